@@ -1,0 +1,303 @@
+/* Weft: collective communication for training across GPUs, racks and sites.
+ *
+ * The C interface. Names, argument order and meanings follow nccl.h wherever NCCL has the call, so that porting is a
+ * rename. What is said here once holds for every call:
+ *
+ * - Every call returns a weftResult_t. After a failure weftGetLastError(comm) says in one sentence what happened, at
+ *   which rank, and what to do. The library never exits, never aborts, installs no signal handler and prints nothing
+ *   unless WEFT_DEBUG asks for it.
+ * - Counts are 64-bit numbers of elements, not bytes. Buffers of a count of 0 may be NULL.
+ * - The last argument of a data call is a stream. NULL blocks until the call's result is in place (or it failed); a
+ *   stream from weftStreamCreate makes the call asynchronous: it runs after all earlier calls on that stream, and
+ *   weftStreamSynchronize waits for it. Count and displacement arrays are copied before an asynchronous call returns.
+ * - All ranks of a communicator issue its collectives in the same order with the same count, type, op and root. A
+ *   mismatch is an error on both sides that shows both calls, never a hang, and later calls are then refused.
+ * - A collective may be in place (documented at each call). Any other overlap of the two buffers is
+ *   weftInvalidArgument.
+ * - Different communicators may be used from different threads at once. Calls on one communicator from several threads
+ *   are serialised.
+ * - After fork() a child must not use its parent's communicators (weftInvalidUsage); fork and exec is safe.
+ *
+ * Numbers. fp16, bf16 and fp8 are combined in fp32 and rounded once per hop (accumulate = weftAccumulateWide, or
+ * WEFT_ACCUM=wide, carries fp32 partial results and rounds once at the end). NaN propagates through sum, prod, min and
+ * max, from any rank, as the canonical NaN of the type; min and max order -0 below +0. avg is the sum divided by the
+ * number of ranks: rounded once for floating types, truncated toward zero for integers. Integer overflow wraps. There
+ * is no FMA contraction. For one call all ranks receive the same bits, whatever their CPUs, and the same call on the
+ * same communicator with the same configuration gives the same bits in every run.
+ */
+#ifndef WEFT_WEFT_H_
+#define WEFT_WEFT_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WEFT_MAJOR 0
+#define WEFT_MINOR 1
+#define WEFT_PATCH 0
+#define WEFT_VERSION_CODE (WEFT_MAJOR * 10000 + WEFT_MINOR * 100 + WEFT_PATCH)
+
+#define WEFT_API __attribute__((visibility("default")))
+
+typedef enum {
+  weftSuccess = 0,
+  weftUnhandledCudaError = 1,
+  weftSystemError = 2,     /* a system call failed, or a resource ran out */
+  weftInternalError = 3,   /* a defect of Weft */
+  weftInvalidArgument = 4, /* this call's arguments are wrong */
+  weftInvalidUsage = 5,    /* the call is not legal now, or the ranks' calls do not match */
+  weftRemoteError = 6,     /* another rank failed, died or left */
+  weftInProgress = 7,      /* a non-blocking communicator is still at work; not an error */
+  weftTimeout = 8,         /* a rank did not take part within the timeout */
+  weftAborted = 9          /* weftCommAbort was called */
+} weftResult_t;
+
+typedef enum {
+  weftInt8 = 0,
+  weftChar = 0,
+  weftUint8 = 1,
+  weftInt32 = 2,
+  weftInt = 2,
+  weftUint32 = 3,
+  weftInt64 = 4,
+  weftUint64 = 5,
+  weftFloat16 = 6,
+  weftHalf = 6,
+  weftFloat32 = 7,
+  weftFloat = 7,
+  weftFloat64 = 8,
+  weftDouble = 8,
+  weftBfloat16 = 9,
+  weftFloat8e4m3 = 10, /* OCP E4M3: no infinity, maximum 448, overflow rounds to NaN */
+  weftFloat8e5m2 = 11, /* OCP E5M2 */
+  weftNumTypes = 12
+} weftDataType_t;
+
+typedef enum {
+  weftSum = 0,
+  weftProd = 1,
+  weftMax = 2,
+  weftMin = 3,
+  weftAvg = 4,
+  weftNumOps = 5, /* from here on: made by weftRedOpCreatePreMulSum */
+  weftMaxRedOp = 0x7fffffff
+} weftRedOp_t;
+
+typedef enum {
+  weftScalarDevice = 0,       /* the scalar is read when the collective runs */
+  weftScalarHostImmediate = 1 /* the scalar is read before the call returns */
+} weftScalarResidence_t;
+
+typedef enum {
+  weftAccumulateDefault = 0, /* as WEFT_ACCUM says (narrow unless set) */
+  weftAccumulateNarrow = 1,  /* one rounding to the data type per hop */
+  weftAccumulateWide = 2     /* fp16, bf16 and fp8 partial results travel as fp32 */
+} weftAccumulate_t;
+
+typedef struct weftComm* weftComm_t;
+typedef struct weftStream* weftStream_t;
+typedef struct weftWindow* weftWindow_t;
+
+#define WEFT_UNIQUE_ID_BYTES 128
+typedef struct {
+  char internal[WEFT_UNIQUE_ID_BYTES];
+} weftUniqueId;
+
+/* A communicator's configuration. Start from WEFT_CONFIG_INITIALIZER; a field left alone takes the value of its
+ * environment variable, or the default. */
+typedef struct {
+  size_t size;    /* sizeof(weftConfig_t) of the caller */
+  uint32_t magic; /* both set by the initializer */
+  uint32_t version;
+  int blocking;            /* 1 (default): calls block. 0: they return weftInProgress; poll weftCommGetAsyncError */
+  int64_t timeoutMs;       /* longest wait of one operation for its peers, milliseconds; WEFT_TIMEOUT */
+  int64_t initTimeoutMs;   /* longest wait of weftCommInit* for the other ranks, milliseconds; WEFT_INIT_TIMEOUT */
+  int accumulate;          /* a weftAccumulate_t; WEFT_ACCUM */
+  const char* transport;   /* comma-separated transports allowed (loop, shm, tcp); WEFT_TRANSPORT */
+  const char* algo;        /* forced algorithms, "ring" or "allreduce:ring,broadcast:chain"; WEFT_ALGO */
+  const char* netName;     /* network interfaces, "eth0", "=eth0", "^docker,lo"; WEFT_SOCKET_IFNAME */
+  const char* commName;    /* a label for logs and weft-info */
+} weftConfig_t;
+
+#define WEFT_CONFIG_MAGIC 0x77656674u
+#define WEFT_CONFIG_UNDEF_INT (-2147483647 - 1)
+#define WEFT_CONFIG_INITIALIZER                                                                                  \
+  {                                                                                                              \
+    sizeof(weftConfig_t), WEFT_CONFIG_MAGIC, WEFT_VERSION_CODE, WEFT_CONFIG_UNDEF_INT, WEFT_CONFIG_UNDEF_INT,    \
+        WEFT_CONFIG_UNDEF_INT, WEFT_CONFIG_UNDEF_INT, NULL, NULL, NULL, NULL                                     \
+  }
+
+/* ---- Version and errors ---------------------------------------------------------------------------------------- */
+
+/* Stores WEFT_VERSION_CODE of the library that is loaded. */
+WEFT_API weftResult_t weftGetVersion(int* version);
+/* A constant string that names the result code. */
+WEFT_API const char* weftGetErrorString(weftResult_t result);
+/* One sentence on the last failure: of `comm`, or of the calling thread where comm is NULL. Empty when there was none.
+ * The string is valid until the calling thread's next Weft call. */
+WEFT_API const char* weftGetLastError(weftComm_t comm);
+
+/* ---- Communicators --------------------------------------------------------------------------------------------- */
+
+/* Makes an id, with a random secret, that one process creates and hands to all others by any means. From then on this
+ * process listens for the ranks. */
+WEFT_API weftResult_t weftGetUniqueId(weftUniqueId* uniqueId);
+/* Joins as `rank` of `nranks` (0 <= rank < nranks). Returns when all ranks have joined or initTimeoutMs is over. */
+WEFT_API weftResult_t weftCommInitRank(weftComm_t* comm, int nranks, weftUniqueId commId, int rank);
+WEFT_API weftResult_t weftCommInitRankConfig(weftComm_t* comm, int nranks, weftUniqueId commId, int rank,
+                                             weftConfig_t* config);
+/* Joins the job that a launcher started us in: weft-run (WEFT_RANK, WEFT_WORLD_SIZE, ...), torchrun, Open MPI, MPICH
+ * or Slurm. Without a launcher it makes a communicator of one rank. config may be NULL. */
+WEFT_API weftResult_t weftCommInitEnv(weftComm_t* comm, weftConfig_t* config);
+/* ndev ranks in this process, comms[0..ndev-1], each to be used from a thread of its own or in a group. The devices in
+ * devlist are not used for host memory; NULL is legal. */
+WEFT_API weftResult_t weftCommInitAll(weftComm_t* comms, int ndev, const int* devlist);
+/* Collective over comm. Ranks with the same colour form a new communicator, ordered by key, then by rank. Colour
+ * WEFT_SPLIT_NOCOLOR stores NULL. config may be NULL: the parent's. */
+#define WEFT_SPLIT_NOCOLOR (-1)
+WEFT_API weftResult_t weftCommSplit(weftComm_t comm, int color, int key, weftComm_t* newcomm, weftConfig_t* config);
+/* A new communicator of all ranks but those listed, ordered by rank; called by every remaining rank, not by the
+ * excluded ones, which may be dead. WEFT_SHRINK_ABORT also ends what is in flight on comm first. */
+#define WEFT_SHRINK_DEFAULT 0x00
+#define WEFT_SHRINK_ABORT 0x01
+WEFT_API weftResult_t weftCommShrink(weftComm_t comm, int* excludeRanksList, int excludeRanksCount,
+                                     weftComm_t* newcomm, weftConfig_t* config, int shrinkFlags);
+/* Waits until all operations on comm are done, here and at the peers that need us. */
+WEFT_API weftResult_t weftCommFinalize(weftComm_t comm);
+/* Releases comm; finalizes it first where that was not done. */
+WEFT_API weftResult_t weftCommDestroy(weftComm_t comm);
+/* Ends all operations on comm with weftAborted within a second, from any thread, and tells the other ranks. comm must
+ * still be released with weftCommDestroy. */
+WEFT_API weftResult_t weftCommAbort(weftComm_t comm);
+/* weftSuccess, weftInProgress, or the error that ended comm. */
+WEFT_API weftResult_t weftCommGetAsyncError(weftComm_t comm, weftResult_t* asyncError);
+WEFT_API weftResult_t weftCommCount(const weftComm_t comm, int* count);
+WEFT_API weftResult_t weftCommUserRank(const weftComm_t comm, int* rank);
+/* Changes the operation timeout, in milliseconds (100 to 2^31); also for operations in flight. */
+WEFT_API weftResult_t weftCommSetTimeout(weftComm_t comm, int64_t timeoutMs);
+
+/* Counters of a communicator, summed over its wires. */
+typedef struct {
+  size_t size; /* in: sizeof(weftStats_t) */
+  uint64_t operations;
+  uint64_t bytesSent;
+  uint64_t bytesReceived;
+  uint64_t messagesSent;
+  uint64_t messagesReceived;
+} weftStats_t;
+WEFT_API weftResult_t weftCommGetStats(weftComm_t comm, weftStats_t* stats);
+typedef enum { weftDumpJson = 0, weftDumpPrometheus = 1 } weftDumpFormat_t;
+/* Writes the counters of every wire and the flight recorder (the last operations) as text. *length is the size of
+ * buffer in bytes and becomes the size of the text, terminator included; weftInvalidArgument when it does not fit. */
+WEFT_API weftResult_t weftCommDump(weftComm_t comm, weftDumpFormat_t format, char* buffer, size_t* length);
+
+/* ---- Memory ---------------------------------------------------------------------------------------------------- */
+
+/* Memory that other processes of this host can map: collectives on it read and write the peer's memory in place. */
+WEFT_API weftResult_t weftMemAlloc(void** ptr, size_t size);
+WEFT_API weftResult_t weftMemFree(void* ptr);
+/* Local: tells comm that it will see buffer again. */
+WEFT_API weftResult_t weftCommRegister(const weftComm_t comm, void* buff, size_t size, void** handle);
+WEFT_API weftResult_t weftCommDeregister(const weftComm_t comm, void* handle);
+/* Collective: exchanges mappings once, which makes later calls on the window zero-copy where the transport can. */
+#define WEFT_WIN_DEFAULT 0x00
+WEFT_API weftResult_t weftCommWindowRegister(weftComm_t comm, void* buff, size_t size, weftWindow_t* win,
+                                             int winFlags);
+WEFT_API weftResult_t weftCommWindowDeregister(weftComm_t comm, weftWindow_t win);
+
+/* ---- Streams --------------------------------------------------------------------------------------------------- */
+
+/* An in-order asynchronous queue on the host. */
+WEFT_API weftResult_t weftStreamCreate(weftStream_t* stream);
+/* Waits for all that was enqueued, and returns the first error since the last synchronisation. */
+WEFT_API weftResult_t weftStreamSynchronize(weftStream_t stream);
+/* weftSuccess when idle, weftInProgress while work is left. */
+WEFT_API weftResult_t weftStreamQuery(weftStream_t stream);
+/* Synchronises, then releases. */
+WEFT_API weftResult_t weftStreamDestroy(weftStream_t stream);
+
+/* ---- Reductions ------------------------------------------------------------------------------------------------ */
+
+/* op becomes sum(scalar * x_i). scalar points to one element of datatype. */
+WEFT_API weftResult_t weftRedOpCreatePreMulSum(weftRedOp_t* op, void* scalar, weftDataType_t datatype,
+                                               weftScalarResidence_t residence, weftComm_t comm);
+WEFT_API weftResult_t weftRedOpDestroy(weftRedOp_t op, weftComm_t comm);
+
+/* ---- Collectives ----------------------------------------------------------------------------------------------- */
+/* n is the number of ranks, r the caller's. "in place" gives the legal overlap. */
+
+/* recvbuff[i] = op over ranks of sendbuff[i]; count elements each. In place: sendbuff == recvbuff. */
+WEFT_API weftResult_t weftAllReduce(const void* sendbuff, void* recvbuff, size_t count, weftDataType_t datatype,
+                                    weftRedOp_t op, weftComm_t comm, weftStream_t stream);
+/* As weftAllReduce, at root only; recvbuff is not used elsewhere. */
+WEFT_API weftResult_t weftReduce(const void* sendbuff, void* recvbuff, size_t count, weftDataType_t datatype,
+                                 weftRedOp_t op, int root, weftComm_t comm, weftStream_t stream);
+/* recvbuff of every rank = root's sendbuff; sendbuff is not used elsewhere. In place: sendbuff == recvbuff. */
+WEFT_API weftResult_t weftBroadcast(const void* sendbuff, void* recvbuff, size_t count, weftDataType_t datatype,
+                                    int root, weftComm_t comm, weftStream_t stream);
+/* As weftBroadcast in place. */
+WEFT_API weftResult_t weftBcast(void* buff, size_t count, weftDataType_t datatype, int root, weftComm_t comm,
+                                weftStream_t stream);
+/* recvbuff[j*sendcount + i] = rank j's sendbuff[i]. In place: sendbuff == recvbuff + r*sendcount. */
+WEFT_API weftResult_t weftAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, weftDataType_t datatype,
+                                    weftComm_t comm, weftStream_t stream);
+/* Block r (recvcount elements) of the reduction of n*recvcount elements. In place: recvbuff == sendbuff + r*recvcount. */
+WEFT_API weftResult_t weftReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount,
+                                        weftDataType_t datatype, weftRedOp_t op, weftComm_t comm,
+                                        weftStream_t stream);
+/* recvbuff[j*count + i] = rank j's sendbuff[r*count + i]. In place: sendbuff == recvbuff. */
+WEFT_API weftResult_t weftAlltoAll(const void* sendbuff, void* recvbuff, size_t count, weftDataType_t datatype,
+                                   weftComm_t comm, weftStream_t stream);
+/* At root: recvbuff[j*count + i] = rank j's sendbuff[i]; recvbuff is not used elsewhere. In place at root:
+ * sendbuff == recvbuff + root*count. */
+WEFT_API weftResult_t weftGather(const void* sendbuff, void* recvbuff, size_t count, weftDataType_t datatype, int root,
+                                 weftComm_t comm, weftStream_t stream);
+/* recvbuff[i] = root's sendbuff[r*count + i]; sendbuff is used at root only. In place at root:
+ * recvbuff == sendbuff + root*count. */
+WEFT_API weftResult_t weftScatter(const void* sendbuff, void* recvbuff, size_t count, weftDataType_t datatype,
+                                  int root, weftComm_t comm, weftStream_t stream);
+/* Returns when every rank has called it. */
+WEFT_API weftResult_t weftBarrier(weftComm_t comm, weftStream_t stream);
+
+/* The v-variants: counts and displacements are arrays of n elements, in elements. A displacement whose count is 0 is
+ * never read. All ranks give the same counts (and any displacements) to AllGatherv and ReduceScatterv; in AlltoAllv
+ * rank i's sendcounts[j] equals rank j's recvcounts[i]; in Gatherv and Scatterv the arrays are read at root only and
+ * the scalar count is the caller's own.
+ * In place: AllGatherv sendbuff == recvbuff + displs[r]; ReduceScatterv recvbuff == sendbuff + displs[r]; Gatherv at
+ * root sendbuff == recvbuff + displs[root]; Scatterv at root recvbuff == sendbuff + displs[root]; AlltoAllv none. */
+WEFT_API weftResult_t weftAllGatherv(const void* sendbuff, size_t sendcount, void* recvbuff, const size_t recvcounts[],
+                                     const size_t displs[], weftDataType_t datatype, weftComm_t comm,
+                                     weftStream_t stream);
+WEFT_API weftResult_t weftReduceScatterv(const void* sendbuff, const size_t sendcounts[], const size_t displs[],
+                                         void* recvbuff, size_t recvcount, weftDataType_t datatype, weftRedOp_t op,
+                                         weftComm_t comm, weftStream_t stream);
+WEFT_API weftResult_t weftAlltoAllv(const void* sendbuff, const size_t sendcounts[], const size_t sdispls[],
+                                    void* recvbuff, const size_t recvcounts[], const size_t rdispls[],
+                                    weftDataType_t datatype, weftComm_t comm, weftStream_t stream);
+WEFT_API weftResult_t weftGatherv(const void* sendbuff, size_t sendcount, void* recvbuff, const size_t recvcounts[],
+                                  const size_t displs[], weftDataType_t datatype, int root, weftComm_t comm,
+                                  weftStream_t stream);
+WEFT_API weftResult_t weftScatterv(const void* sendbuff, const size_t sendcounts[], const size_t displs[],
+                                   void* recvbuff, size_t recvcount, weftDataType_t datatype, int root,
+                                   weftComm_t comm, weftStream_t stream);
+
+/* ---- Point to point, groups ------------------------------------------------------------------------------------ */
+
+/* Matched by pair of ranks, in order; both sides give the same count and type. To oneself only inside a group. */
+WEFT_API weftResult_t weftSend(const void* sendbuff, size_t count, weftDataType_t datatype, int peer, weftComm_t comm,
+                               weftStream_t stream);
+WEFT_API weftResult_t weftRecv(void* recvbuff, size_t count, weftDataType_t datatype, int peer, weftComm_t comm,
+                               weftStream_t stream);
+/* Calls between Start and End are issued together at End: point-to-point calls make progress at once, and
+ * communicators of one thread do not wait for each other. Groups nest; the outermost End issues. An error in one call
+ * is returned there and by End, which then issues nothing. */
+WEFT_API weftResult_t weftGroupStart(void);
+WEFT_API weftResult_t weftGroupEnd(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* WEFT_WEFT_H_ */

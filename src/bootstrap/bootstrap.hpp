@@ -1,0 +1,79 @@
+// Bootstrap: how the ranks of a communicator find each other, exchange bytes while they set up, and tell each other
+// about failures afterwards (the control plane). A star around rank 0: n messages at the root per round.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bootstrap/handshake.hpp"
+#include "config/config.hpp"
+#include "status/deadline.hpp"
+#include "status/status.hpp"
+
+namespace weft {
+
+// What a weftUniqueId holds: where rank 0's side listens, a random group number and the secret.
+struct JobId {
+  Secret secret{};
+  uint64_t group = 0;
+  std::string address;  // "1.2.3.4:567", "[::1]:567"
+
+  weftUniqueId pack() const;
+  static Result<JobId> unpack(const weftUniqueId& id);
+  static Result<JobId> random();  // random secret and group, no address yet
+};
+
+// A message of the control plane: from one rank, to all others.
+struct Control {
+  enum class Kind : uint8_t {
+    lost,   // `from` closed its connection without a goodbye; made by the receiver, or by the root on its behalf
+    left,   // `from` said goodbye
+    alert,  // `text` is the failure engine's business
+  };
+  Kind kind = Kind::alert;
+  int from = -1;
+  std::string text;
+};
+
+class Bootstrap {
+ public:
+  virtual ~Bootstrap() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // Collective: every rank's bytes, by rank. Errors name the ranks that did not take part, or that were lost.
+  virtual Result<std::vector<std::string>> all_gather(const std::string& mine, Deadline deadline) = 0;
+
+  // Control plane; callable after join, from one thread at a time. send() goes to all others (through the root) and
+  // never blocks; poll() never blocks. After poll() reported the root as lost nothing further arrives.
+  virtual void send(const std::string& text) = 0;
+  virtual std::optional<Control> poll() = 0;
+  // Readable when poll() may have something; -1 when there is no descriptor (ranks of one process).
+  virtual int fd() const = 0;
+  // Says goodbye; a rank that left is not lost. The destructor without it looks like a death to the others.
+  virtual void leave() = 0;
+};
+
+// The side that listens: made by weftGetUniqueId (or by rank 0 of a launcher's job) before the id is handed out.
+class Listener;  // a bound, listening socket: see listener.hpp
+std::shared_ptr<Listener> take_root_listener(const JobId& id);  // nullptr when it was made by another process
+
+struct JoinOptions {
+  JobId id;
+  int rank = 0;
+  int size = 1;
+  std::shared_ptr<Listener> listener;  // the root's; null elsewhere
+  Deadline deadline = Deadline::never();
+  const Config* config = nullptr;
+};
+// Connects to the root (retrying until the deadline while nobody listens there), proves the secret, checks rank and
+// size. Errors at all ranks concerned: a duplicate rank (with both hosts and pids), different sizes (with both), ranks
+// that never came (their numbers), a root that is not ours, another protocol version.
+Result<std::unique_ptr<Bootstrap>> join(JoinOptions options);
+
+// The same among threads of one process, over shared memory: element i is rank i's.
+std::vector<std::unique_ptr<Bootstrap>> local_bootstraps(int size);
+
+}  // namespace weft

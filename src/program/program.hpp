@@ -1,0 +1,45 @@
+// Programs: parsed .algo files, and the registry of those that are built in or found on WEFT_ALGO_PATH.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plan/plan.hpp"
+#include "status/status.hpp"
+
+namespace weft {
+
+class Program {
+ public:
+  // Errors are weftInvalidArgument with "file:line: reason".
+  static Result<std::shared_ptr<const Program>> parse(std::string_view text, const std::string& file);
+  virtual ~Program() = default;
+
+  virtual Collective collective() const = 0;
+  virtual const std::string& name() const = 0;
+  virtual const std::string& file() const = 0;
+  virtual const std::string& text() const = 0;
+  // The legal rank counts: from the program's own `requires` line (a power of two, say); every program is legal for 1.
+  virtual bool supports(int ranks) const = 0;
+};
+using ProgramPtr = std::shared_ptr<const Program>;
+
+// Built-in programs in a fixed order, then those of WEFT_ALGO_PATH (a colon-separated list of directories and files)
+// once load_user_programs has accepted them. A user's program with a built-in's name is refused.
+const std::vector<ProgramPtr>& builtin_programs();
+// Parses and verifies (for 1..17 ranks and `ranks`); refuses with file, line and reason.
+Result<std::vector<ProgramPtr>> load_user_programs(const std::string& path, int ranks);
+
+struct ExpandOptions {
+  int ranks = 1;
+  int rank = 0;
+  int root = 0;
+  bool in_place = false;
+};
+// The plan of one rank. Time and size are those of that rank's own ops. Errors (an index out of range, say) are
+// weftInvalidArgument with file, line, and the values of r and P.
+Result<std::shared_ptr<const Plan>> expand(const Program& program, const ExpandOptions& options);
+
+}  // namespace weft
