@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "status/status.hpp"
 
@@ -35,5 +36,14 @@ using Getter = std::function<std::optional<std::string>(const std::string& name)
 Result<Config> parse_config(const Getter& get);
 // The environment of this process, parsed at the first call and kept; warns once about unknown names.
 const Result<Config>& config();
+// Reads the environment again, for tests. What config() returned before stays valid.
+const Result<Config>& reread_config();
+
+// Where this user's run-time files go: $XDG_RUNTIME_DIR/weft, else /tmp/weft-<uid>.
+std::string runtime_directory();
+
+// One line for each WEFT_ name (without its value) that no variable has, with the nearest legal one. Names that begin
+// with WEFT_NET_ or WEFT_TEST_ belong to others.
+std::vector<std::string> unknown_names(std::span<const std::string> names);
 
 }  // namespace weft

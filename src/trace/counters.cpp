@@ -1,0 +1,108 @@
+#include "trace/counters.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace weft {
+namespace {
+
+// A label's value in the exposition format: backslash, quote and newline are escaped.
+std::string quoted(const std::string& text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '\n') {
+      result += "\\n";
+      continue;
+    }
+    if (c == '\\' || c == '"') result += '\\';
+    result += c;
+  }
+  return result + "\"";
+}
+
+class Exposition {
+ public:
+  explicit Exposition(const CommCounters& counters)
+      : labels_(fmt::format("job={},comm={},group=\"{:016x}\",rank=\"{}\"", quoted(counters.job),
+                            quoted(counters.label), counters.group, counters.rank)) {}
+
+  void family(const char* name, const char* type, const char* help) {
+    text_ += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
+    name_ = name;
+  }
+  void sample(uint64_t value, const std::string& more = "") {
+    text_ += fmt::format("{}{{{}{}}} {}\n", name_, labels_, more, value);
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string labels_, text_, name_;
+};
+
+}  // namespace
+
+std::string counters_json(const CommCounters& counters, const std::vector<OpSnapshot>& recorder) {
+  auto wires = nlohmann::json::array();
+  for (const WireCounters& wire : counters.wires) {
+    wires.push_back({{"peer", wire.peer},
+                     {"transport", wire.transport},
+                     {"bytes_sent", wire.bytes_sent},
+                     {"bytes_received", wire.bytes_received},
+                     {"messages_sent", wire.messages_sent},
+                     {"messages_received", wire.messages_received}});
+  }
+  const nlohmann::json all = {{"job", counters.job},
+                              {"label", counters.label},
+                              {"rank", counters.rank},
+                              {"size", counters.size},
+                              {"group", fmt::format("{:016x}", counters.group)},
+                              {"operations", counters.operations},
+                              {"failures", counters.failures},
+                              {"wires", std::move(wires)},
+                              {"recorder", nlohmann::json::parse(snapshots_json(recorder))}};
+  // Labels are the user's bytes and need not be UTF-8.
+  return all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string counters_prometheus(const CommCounters& counters, const std::vector<OpSnapshot>& recorder) {
+  Exposition out(counters);
+  out.family("weft_operations_total", "counter", "Operations that this rank has begun.");
+  out.sample(counters.operations);
+  out.family("weft_operation_failures_total", "counter", "Operations that ended with an error.");
+  out.sample(counters.failures);
+
+  struct Family {
+    const char* name;
+    const char* help;
+    uint64_t WireCounters::*member;
+  };
+  constexpr Family kFamilies[] = {
+      {"weft_wire_sent_bytes_total", "Bytes sent to a peer.", &WireCounters::bytes_sent},
+      {"weft_wire_received_bytes_total", "Bytes received from a peer.", &WireCounters::bytes_received},
+      {"weft_wire_messages_sent_total", "Messages sent to a peer.", &WireCounters::messages_sent},
+      {"weft_wire_messages_received_total", "Messages received from a peer.", &WireCounters::messages_received},
+  };
+  for (const Family& family : kFamilies) {
+    if (counters.wires.empty()) break;
+    out.family(family.name, "counter", family.help);
+    for (const WireCounters& wire : counters.wires)
+      out.sample(wire.*family.member, fmt::format(",peer=\"{}\",transport={}", wire.peer, quoted(wire.transport)));
+  }
+
+  uint32_t last = 0;
+  bool any = false;
+  for (const OpSnapshot& op : recorder) {
+    if ((op.sequence & FlightRecorder::kPointToPoint) != 0) continue;
+    last = std::max(last, op.sequence);
+    any = true;
+  }
+  if (any) {
+    out.family("weft_last_sequence", "gauge", "Sequence number of the newest collective operation.");
+    out.sample(last);
+  }
+  return out.take();
+}
+
+}  // namespace weft
