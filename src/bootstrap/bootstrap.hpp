@@ -1,5 +1,7 @@
 // Bootstrap: how the ranks of a communicator find each other, exchange bytes while they set up, and tell each other
-// about failures afterwards (the control plane). A star around rank 0: n messages at the root per round.
+// about failures afterwards (the control plane). A star: n messages at its root per round. The root is the rank whose
+// process owns the listener that the id names: rank 0 as a rule, but any rank of the communicator will do, so that
+// every process may call weftGetUniqueId.
 #pragma once
 
 #include <memory>
@@ -14,11 +16,13 @@
 
 namespace weft {
 
-// What a weftUniqueId holds: where rank 0's side listens, a random group number and the secret.
+// What a weftUniqueId holds: where the root listens, a random group number and the secret. Good for one communicator:
+// once all ranks have joined nobody listens there any more.
 struct JobId {
   Secret secret{};
   uint64_t group = 0;
-  std::string address;  // "1.2.3.4:567", "[::1]:567"
+  std::string address;     // "1.2.3.4:567", "[::1]:567", "node7:567"
+  bool listening = false;  // somebody listened there before the id was handed out: refused means used up, not too early
 
   weftUniqueId pack() const;
   static Result<JobId> unpack(const weftUniqueId& id);
@@ -43,6 +47,9 @@ class Bootstrap {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // A random number that the root made for this join, the same on all ranks: ids that a launcher's variables make come
+  // out the same each time in one job, this does not.
+  virtual uint64_t session() const { return 0; }
   // Collective: every rank's bytes, by rank. Errors name the ranks that did not take part, or that were lost.
   virtual Result<std::vector<std::string>> all_gather(const std::string& mine, Deadline deadline) = 0;
 
@@ -57,14 +64,14 @@ class Bootstrap {
 };
 
 // The side that listens: made by weftGetUniqueId (or by rank 0 of a launcher's job) before the id is handed out.
-class Listener;  // a bound, listening socket: see listener.hpp
+class Listener;                                                 // a bound, listening socket: see listener.hpp
 std::shared_ptr<Listener> take_root_listener(const JobId& id);  // nullptr when it was made by another process
 
 struct JoinOptions {
   JobId id;
   int rank = 0;
   int size = 1;
-  std::shared_ptr<Listener> listener;  // the root's; null elsewhere
+  std::shared_ptr<Listener> listener;  // from take_root_listener or Launch; whoever has it is the root, null elsewhere
   Deadline deadline = Deadline::never();
   const Config* config = nullptr;
 };

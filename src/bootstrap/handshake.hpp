@@ -1,10 +1,14 @@
 // How two processes of a job prove to each other that they know its secret, before a byte from the other is believed.
-// A pure state machine over bytes, so that every connection (bootstrap, tcp streams, shm's unix sockets) shares it and a
-// fuzzer can drive it.
+// A pure state machine over bytes, so that every connection (bootstrap, tcp streams, shm's unix sockets) shares it and
+// a fuzzer can drive it.
 //
 //   initiator -> acceptor   hello: magic, protocol version, purpose, group, from rank, to rank, channel, nonce
 //   acceptor  -> initiator  reply: magic, version, nonce, HMAC-SHA-256(secret, both nonces and the hello, "accept")
 //   initiator -> acceptor   proof: HMAC-SHA-256(secret, both nonces and the hello, "connect")
+//
+// hello and reply begin with 12 bytes that no version may change: magic (8), version (2) and a status (2) that is 0 in
+// a hello. A reply with another status is a refusal, says why, and ends there. Nothing that a refusal says is believed
+// for more than an error message.
 #pragma once
 
 #include <array>
@@ -20,8 +24,8 @@ namespace weft {
 using Secret = std::array<uint8_t, 16>;
 
 struct Hello {
-  uint8_t purpose = 0;   // 'b' bootstrap, 't' tcp stream, 's' shm
-  uint64_t group = 0;    // the communicator: a connection for another one is refused
+  uint8_t purpose = 0;  // 'b' bootstrap, 't' tcp stream, 's' shm
+  uint64_t group = 0;   // the communicator: a connection for another one is refused
   int32_t from = 0, to = 0;
   uint32_t channel = 0;  // e.g. which of several streams
 };
@@ -34,7 +38,8 @@ class Handshake {
   // The acceptor takes hellos for `group` and rank `self` only.
   static Handshake accept(const Secret& secret, uint64_t group, int32_t self);
 
-  // Bytes to write to the peer now; the caller has sent all of them before it asks again.
+  // Bytes to write to the peer now; the caller has sent all of them before it asks again. After an error of an acceptor
+  // they are a refusal that tells the peer why: send it if it goes without waiting, then close.
   std::string take_output();
   // How many bytes it wants next; 0 when done. Never more than one handshake message, so that bytes that follow the
   // handshake stay in the socket.
@@ -49,15 +54,21 @@ class Handshake {
  private:
   enum class State : uint8_t { want_hello, want_reply, want_proof, done, failed };
   Handshake() = default;
+  Status feed_hello(std::span<const uint8_t> bytes);
+  Status feed_reply(std::span<const uint8_t> bytes);
+  Status feed_proof(std::span<const uint8_t> bytes);
+  Status refuse(uint16_t status, Status why);
+  std::array<uint8_t, 32> proof_of(const char* role) const;
 
   State state_ = State::failed;
   Secret secret_{};
   Hello hello_;
   uint64_t group_ = 0;
   int32_t self_ = 0;
-  std::array<uint8_t, 16> nonce_{}, peer_nonce_{};
+  std::array<uint8_t, 16> connect_nonce_{}, accept_nonce_{};
   std::string output_;
   std::string hello_bytes_;
+  std::string header_;  // the reply's, once it is here
 };
 
 }  // namespace weft
