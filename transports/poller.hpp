@@ -17,6 +17,8 @@ class Poller {
   void remove(int fd);
   // Sleeps until a descriptor is ready or `timeout_ms` is over, EINTR included. Level-triggered, tells nothing of which.
   void wait(int timeout_ms);
+  // Readable when any descriptor in the set is: poll sets nest.
+  int fd() const { return epoll_.get(); }
 
  private:
   explicit Poller(Fd epoll) : epoll_(std::move(epoll)) {}

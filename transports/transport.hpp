@@ -94,7 +94,7 @@ struct WireError {
   std::string text;
 };
 
-class RingPair;  // shm and loop: see transports/ring.hpp
+class RingWire;  // shm and loop: see transports/ring_wire.hpp
 
 // All messages between this rank and one peer. Used by one thread at a time. Nothing here blocks.
 class Wire {
@@ -114,6 +114,8 @@ class Wire {
   // Before a sleep in Poller::wait: asks the peer to wake us. False when something is there already, do not sleep.
   virtual bool arm() { return true; }
   virtual void disarm() {}
+  // Called about once a millisecond of waiting: looks whether the peer is still there, where that costs a system call.
+  virtual void tick() {}
   // Forgets all requests: called before an abort or a timeout returns to the user. After it no memory that a request
   // named is read or written any more, by us or by the peer. The wire is of no use afterwards.
   virtual void cancel() = 0;
@@ -124,9 +126,9 @@ class Wire {
   virtual std::string_view transport() const = 0;
   const WireError& error() const { return error_; }
   const WireStats& stats() const { return stats_; }
-  // The rings under this wire, where there are any and they are connected: the engine's compiled small calls use them
-  // directly. Else nullptr.
-  virtual RingPair* rings() { return nullptr; }
+  // This wire as one over rings, whose compiled small calls go without requests; else nullptr.
+  virtual RingWire* ring_wire() { return nullptr; }
+  virtual bool connected() const = 0;
 
  protected:
   WireError error_;  // the first one stays

@@ -1,0 +1,27 @@
+#include "bind/schedule.hpp"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+namespace weft {
+
+Schedule::Schedule(const Plan& plan, uint32_t window_tiles)
+    : window(window_tiles), stride(std::max({plan.steps, window_tiles, 1u})) {
+  std::map<std::pair<int, Verb>, size_t> places;
+  for (uint32_t index = 0; index < plan.ops.size(); ++index) {
+    const Op& op = plan.ops[index];
+    if (op.verb == Verb::copy) continue;
+    auto [place, fresh] = places.try_emplace({op.peer, op.verb}, queues.size());
+    if (fresh) queues.push_back({.peer = op.peer, .verb = op.verb, .entries = {}});
+    Queue& queue = queues[place->second];
+    for (uint32_t tile = 0; tile < window; ++tile) queue.entries.push_back({op.step + tile, tile, index});
+  }
+  for (Queue& queue : queues) {
+    std::sort(queue.entries.begin(), queue.entries.end(), [](const Entry& a, const Entry& b) {
+      return std::tie(a.diagonal, a.tile, a.op) < std::tie(b.diagonal, b.tile, b.op);
+    });
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,75 @@
+// One shm wire: the rings, and what travels beside them on the unix socket.
+#pragma once
+
+#include <sys/types.h>
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+
+#include "memory/regions.hpp"
+#include "transports/ring_wire.hpp"
+
+namespace weft {
+
+class ShmWire final : public RingWire {
+ public:
+  // `forget` is called at the end of this wire's life.
+  ShmWire(const TransportContext& context, int peer, std::function<void()> forget);
+  ~ShmWire() override;
+
+  // The authenticated socket. The dialler makes the rings and hands them over.
+  void take(Fd socket, bool dialled);
+  void refused(const Status& why) { fail(WireError::Kind::broken, why.message()); }
+
+  std::string_view transport() const override { return "shm"; }
+  void tick() override;
+  void cancel() override;
+  void close() override;
+
+ private:
+  // Everything on the socket is a record of this form; some carry a descriptor.
+  struct Record {
+    enum class Kind : uint32_t { rings = 'M', token = 'T', wake = 'W', region = 'R', freed = 'F', bye = 'B' };
+    Kind kind = Kind::wake;
+    uint32_t id = 0;  // of a region
+    uint64_t a = 0;   // rings: bytes of each byte ring; token: its address; region: its size
+    uint64_t b = 0;   // token: its value
+  };
+  struct Mapping {
+    std::byte* base = nullptr;
+    size_t bytes = 0;
+  };
+
+  bool share(const Piece& piece, ViewPiece* view) override;
+  const std::byte* map(const ViewPiece& view) override;
+  bool pull(const ViewPiece& view, size_t offset, std::byte* to, size_t bytes) override;
+  void wake_peer() override;
+  void drain_wakeups() override { read_socket(); }
+  bool progress_connection() override { return !connected() && socket_ ? read_socket() : false; }
+
+  bool send_record(const Record& record, int fd = -1);
+  bool read_socket();
+  void handle(const Record& record);
+  void map_rings(int fd, size_t data_bytes);
+  void make_rings();
+  void test_pull(const Record& token);
+
+  TransportContext context_;
+  std::function<void()> forget_;
+  Fd socket_;
+  pid_t peer_pid_ = 0;
+  std::byte* memory_ = nullptr;
+  size_t memory_bytes_ = 0;
+  uint64_t token_ = 0;  // read by the peer to find out whether it may
+  std::optional<Record> token_record_;  // the peer's, which may come before the rings
+  bool lower_ = false;
+  bool gone_ = false, left_ = false, closed_ = false;
+  std::string unread_;      // bytes of an incomplete record
+  std::deque<Fd> passed_;   // descriptors that came and whose record was not handled yet
+  std::map<uint32_t, std::weak_ptr<const SharedRegion>> shared_;  // regions the peer has got
+  std::map<uint32_t, Mapping> mapped_;                            // regions of the peer's
+};
+
+}  // namespace weft
