@@ -1,0 +1,96 @@
+// weft-info: what this Weft is, what can be set, and what the jobs of this host are doing.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "config/config.hpp"
+#include "environment.hpp"
+#include "trace/status_file.hpp"
+#include "weft/weft.h"
+
+extern "C" char** environ;
+
+namespace {
+
+enum class Form { text, json, markdown };
+
+struct Options {
+  bool environment = false;
+  bool job = false;
+  std::string job_id, directory;
+  Form form = Form::text;
+};
+
+int wrong(const std::string& why) {
+  fmt::print(stderr, "weft-info: {}\n", why);
+  return 1;
+}
+
+// The table, and on standard error what is wrong with the environment that we were started in.
+int show_environment(Form form) {
+  using namespace weft::info;
+  std::fputs((form == Form::json       ? environment_json()
+              : form == Form::markdown ? environment_markdown()
+                                       : environment_text())
+                 .c_str(),
+             stdout);
+  if (form != Form::text) return 0;
+  std::vector<std::string> names;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    names.emplace_back(text.substr(0, text.find('=')));
+  }
+  for (const std::string& line : weft::unknown_names(names)) fmt::print(stderr, "weft-info: warning: {}\n", line);
+  const auto& config = weft::config();
+  return config.ok() ? 0 : wrong(config.status().message());
+}
+
+int show_jobs(const Options& options) {
+  std::string directory = options.directory;
+  if (directory.empty()) {
+    const auto& config = weft::config();
+    if (!config.ok()) return wrong(config.status().message());
+    directory = weft::StatusFile::directory(config.value());
+  }
+  const auto ranks = weft::read_status(directory);
+  if (!ranks.ok()) return wrong(ranks.status().message());
+  const uint64_t now = weft::monotonic_ns();
+  std::fputs((options.form == Form::json ? weft::status_json(ranks.value(), options.job_id, now)
+                                         : weft::status_text(ranks.value(), options.job_id, now))
+                 .c_str(),
+             stdout);
+  const bool found = std::any_of(ranks.value().begin(), ranks.value().end(), [&](const weft::RankStatus& rank) {
+    return options.job_id.empty() || rank.identity.job == options.job_id;
+  });
+  return found || options.job_id.empty() ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  bool json = false, markdown = false;
+  CLI::App app("What this Weft is, what can be set, and what the jobs of this user on this host are doing.",
+               "weft-info");
+  app.set_version_flag("--version", fmt::format("weft {}.{}.{}", WEFT_MAJOR, WEFT_MINOR, WEFT_PATCH));
+  app.add_flag("--env", options.environment, "All WEFT_ variables, and what is wrong with those set here");
+  auto* job = app.add_option("--job", options.job_id,
+                             "The last operation of every rank of a job (of all jobs without ID),\n"
+                             "who is behind and who is missing")
+                  ->type_name("[ID]")
+                  ->expected(0, 1);
+  app.add_option("--dir", options.directory, "Status directory of --job, in place of WEFT_STATUS_DIR")
+      ->type_name("DIR");
+  app.add_flag("--json", json, "Print JSON");
+  app.add_flag("--markdown", markdown, "Print --env as docs/environment.md");
+  CLI11_PARSE(app, argc, argv);
+  options.job = job->count() > 0;
+  options.form = json ? Form::json : markdown ? Form::markdown : Form::text;
+
+  if (options.environment) return show_environment(options.form);
+  if (options.job) return show_jobs(options);
+  std::fputs(app.help().c_str(), stdout);
+  return 0;
+}
