@@ -1,6 +1,6 @@
-// Connects the ranks of one communicator for one transport: a listening socket, dials, and handshakes on both sides, all
-// non-blocking. What comes out is an authenticated descriptor. Strangers (wrong secret, silent, garbage) are dropped
-// within seconds, a bounded number at a time, and disturb nobody.
+// Connects the ranks of one communicator for one transport: a listening socket, dials, and handshakes on both sides,
+// all non-blocking. What comes out is an authenticated descriptor. Strangers (wrong secret, silent, garbage) are
+// dropped within seconds, a bounded number at a time, and disturb nobody.
 #pragma once
 
 #include <functional>
@@ -23,20 +23,41 @@ class Connector {
   // listener: non-blocking and listening; may be empty for a connector that only dials.
   Connector(const TransportContext& context, char purpose, Fd listener, Ready ready, Failed failed);
   ~Connector();
+  Connector(const Connector&) = delete;
+  Connector& operator=(const Connector&) = delete;
 
-  // Starts to connect to rank `peer` at a socket address; retries refused connections until the deadline.
+  // Starts to connect to rank `peer` at a socket address; the next progress() makes the first try. Retries refused and
+  // dropped connections until the deadline.
   void dial(int peer, uint32_t channel, const sockaddr_storage& address, uint32_t address_bytes, Deadline deadline);
   // Carries everything on; true when anything moved. Callbacks run inside.
   bool progress();
 
  private:
   struct Pending;
+  using At = std::list<Pending>::iterator;
+
+  bool accept();
+  void rest();
+  bool advance(At at);
+  void retry(Pending& pending);
+  void finish(At at);
+  void give_up(At at);
+  void watch(int fd, uint32_t events);
+  void unwatch(int fd);
+  void set_timer();
+
   TransportContext context_;
   char purpose_;
   Fd listener_;
   Ready ready_;
   Failed failed_;
   std::list<Pending> pending_;
+  size_t strangers_ = 0;  // accepted ones among them
+  uint32_t calls_ = 0;
+  bool resting_ = false;  // the listener is not looked at until rest_until_
+  Clock::time_point rest_until_{};
+  Fd timer_;  // wakes a waiter for the next try or deadline
+  Clock::time_point timer_at_ = Clock::time_point::max();
 };
 
 }  // namespace weft
