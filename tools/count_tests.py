@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""Counts single test cases in Meson's JUnit files and says what failed and why anything was skipped.
+
+Prints the failures and skips, then "passed failed skipped" as the last line."""
+
+import sys
+import xml.etree.ElementTree as ElementTree
+
+
+def cases(path):
+    """Yields (name, outcome, reason); outcome is passed, failed or skipped."""
+    for suite in ElementTree.parse(path).getroot().iter("testsuite"):
+        for case in suite.findall("testcase"):
+            name = ".".join(filter(None, (case.get("classname") or suite.get("name"), case.get("name"))))
+            for kind, outcome in (("failure", "failed"), ("error", "failed"), ("skipped", "skipped")):
+                found = case.find(kind)
+                if found is not None:
+                    yield name, outcome, " ".join((found.get("message") or found.text or "no reason given").split())
+                    break
+            else:
+                skipped = case.get("status") == "notrun" or case.get("result") in ("skipped", "suppressed")
+                yield name, "skipped" if skipped else "passed", "disabled" if skipped else ""
+
+
+def main():
+    label, counts = sys.argv[1], {"passed": 0, "failed": 0, "skipped": 0}
+    for path in sys.argv[2:]:
+        for name, outcome, reason in cases(path):
+            counts[outcome] += 1
+            if outcome != "passed":
+                print(f"  {outcome} {label} {name}: {reason[:300]}")
+    print(counts["passed"], counts["failed"], counts["skipped"])
+
+
+if __name__ == "__main__":
+    main()
