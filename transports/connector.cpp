@@ -20,8 +20,10 @@ using std::chrono::milliseconds;
 
 // Longest time that somebody who connects to us may take to prove who they are.
 constexpr milliseconds kHandshakeTime{5000};
-// Connections that are being proved at once; while there are so many, further ones wait in the kernel's queue.
+// Connections that are being proved at once; further ones wait in the kernel's queue.
 constexpr size_t kMostStrangers = 128;
+// What each of them has at least when there are so many.
+constexpr milliseconds kGrace{500};
 constexpr milliseconds kFirstPause{1}, kLongestPause{100};
 // The acceptor's last word. Until the dialler has it, a closed connection only means that it took too long to prove
 // itself, and it tries again.
@@ -211,7 +213,7 @@ void Connector::dial(int peer, uint32_t channel, const sockaddr_storage& address
 
 bool Connector::progress() {
   bool moved = false;
-  if (resting_ && strangers_ < kMostStrangers && Clock::now() >= rest_until_) {
+  if (resting_ && Clock::now() >= rest_until_) {
     resting_ = false;
     watch(listener_.get(), EPOLLIN);
   }
@@ -225,9 +227,13 @@ bool Connector::progress() {
 
 bool Connector::accept() {
   bool moved = false;
-  while (strangers_ < kMostStrangers) {
+  for (;;) {
     pollfd wait{listener_.get(), POLLIN, 0};
     if (::poll(&wait, 1, 0) <= 0) return moved;
+    if (strangers_ >= kMostStrangers && !make_room()) {
+      rest();
+      return moved;
+    }
     Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
@@ -245,8 +251,18 @@ bool Connector::accept() {
     if (purpose_ != 's') tune_stream(pending.fd.get());
     watch(pending.fd.get(), EPOLLIN);
   }
-  rest();
-  return moved;
+}
+
+// Drops the connection that has been unproved longest, if it has had time enough. One of ours comes back.
+bool Connector::make_room() {
+  for (At at = pending_.begin(); at != pending_.end(); ++at) {
+    if (!at->accepted) continue;
+    if (at->deadline.at() - Clock::now() > kHandshakeTime - kGrace) return false;
+    at->trouble = "others were waiting";
+    give_up(at);
+    return true;
+  }
+  return false;
 }
 
 // Takes no connections for a while: the listening socket must not keep a waiter awake meanwhile.
@@ -327,7 +343,7 @@ void Connector::give_up(At at) {
 // The timer stands at the earliest moment at which progress() has something to do that no descriptor tells of.
 void Connector::set_timer() {
   if (context_.poller == nullptr) return;
-  Clock::time_point at = resting_ && strangers_ < kMostStrangers ? rest_until_ : Clock::time_point::max();
+  Clock::time_point at = resting_ ? rest_until_ : Clock::time_point::max();
   for (const Pending& pending : pending_) {
     at = std::min(at, pending.stage == Pending::Stage::pause ? pending.retry_at : pending.deadline.at());
   }

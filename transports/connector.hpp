@@ -37,6 +37,7 @@ class Connector {
   using At = std::list<Pending>::iterator;
 
   bool accept();
+  bool make_room();
   void rest();
   bool advance(At at);
   void retry(Pending& pending);

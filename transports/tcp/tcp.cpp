@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <unordered_map>
@@ -19,6 +20,8 @@ namespace {
 
 constexpr uint32_t kMostStreams = 64;
 constexpr int kReachTime = 2000;  // ms
+// A socket that holds less than a packet of the loopback device stalls between packets.
+constexpr int64_t kLeastBuffer = 64 << 10;
 
 // The wires of a transport by peer, and connections of peers whose wire is not asked for yet. Shared with the wires, so
 // that either may go first.
@@ -111,7 +114,8 @@ std::unique_ptr<Wire> TcpTransport::connect(int peer, const std::string& address
 void TcpTransport::ready(const Hello& hello, bool accepted, Fd fd) {
   const int peer = accepted ? hello.from : hello.to;
   if (hello.channel >= kMostStreams) return;
-  if (const int bytes = static_cast<int>(context_.config->tcp_buffer_bytes); bytes > 0) {
+  if (context_.config->tcp_buffer_bytes > 0) {
+    const int bytes = static_cast<int>(std::max(context_.config->tcp_buffer_bytes, kLeastBuffer));
     ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
     ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
   }
