@@ -63,9 +63,15 @@ class Bootstrap {
   virtual void leave() = 0;
 };
 
-// The side that listens: made by weftGetUniqueId (or by rank 0 of a launcher's job) before the id is handed out.
-class Listener;                                                 // a bound, listening socket: see listener.hpp
-std::shared_ptr<Listener> take_root_listener(const JobId& id);  // nullptr when it was made by another process
+// A bound, listening socket: see listener.hpp.
+class Listener;
+// Binds a listener as the configuration says, keeps it in this process, and makes the id that leads to it.
+Result<weftUniqueId> make_unique_id(const Config& config);
+// The listener that this process keeps for the id, for the first who asks; nullptr for all others, and where another
+// process made the id. A process forked off the one that made the id may take it too: the first of the family gets it.
+// The process that made the id, or one forked off it afterwards, must be a rank of the communicator: a launcher that
+// only makes the id and hands it to programs that it starts serves nobody, and their join fails at its deadline.
+std::shared_ptr<Listener> take_root_listener(const JobId& id);
 
 struct JoinOptions {
   JobId id;

@@ -305,7 +305,8 @@ Star::Gathered Star::gather_as_member(const std::string& mine, Deadline deadline
   std::string body;
   put(body, round_);
   queue(options_.root, encode_frame(FrameType::contribute, body + mine));
-  result_.reset();
+  // The root's word on this round may be here before we came to it: it fails a round at once where a rank is gone.
+  if (result_ && result_->first < round_) result_.reset();
   const bool forever = deadline.at() == Clock::time_point::max();
   const Deadline patience = forever ? deadline : Deadline::after(milliseconds(deadline.left_ms()) + kGrace);
   while (true) {
