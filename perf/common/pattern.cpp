@@ -10,7 +10,7 @@ namespace {
 
 // Tables repeat after this many elements. It is prime, so a chunk that lands in another chunk's place (their distance
 // is a multiple of a power of two, or of count/ranks) is not hidden by the repetition; and each repetition is rotated.
-constexpr size_t kPeriod = 4093;
+constexpr size_t period_ = 4093;
 
 uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
   x += 0x9e3779b97f4a7c15u;
@@ -88,7 +88,12 @@ double decode(weftDataType_t type, uint64_t bits) {
 }
 
 Pattern::Pattern(const TypeInfo& type, Reduction reduction, int ranks, uint64_t seed, size_t limit)
-    : type_(type), reduction_(reduction), ranks_(ranks), seed_(mix(seed)), length_(std::min(kPeriod, limit)) {}
+    : type_(type),
+      reduction_(reduction),
+      ranks_(ranks),
+      seed_(mix(seed)),
+      period_(period_for(ranks)),
+      length_(std::min(period_, limit)) {}
 
 uint64_t Pattern::scalar(const TypeInfo& type, int rank) {
   if (is_float(type.type)) return encode(type.type, static_cast<double>(scalar_value(rank)));
@@ -200,11 +205,11 @@ const std::vector<unsigned char>& Pattern::table(int source) {
 template <typename Visit>
 void Pattern::each_run(size_t from, size_t count, Visit visit) const {
   for (size_t done = 0; done < count;) {
-    size_t block = (from + done) / kPeriod;
-    size_t offset = (from + done) % kPeriod;
-    size_t rotation = block == 0 ? 0 : mix(block) % kPeriod;
-    size_t index = (offset + rotation) % kPeriod;
-    size_t run = std::min({count - done, kPeriod - offset, kPeriod - index});
+    size_t block = (from + done) / period_;
+    size_t offset = (from + done) % period_;
+    size_t rotation = block == 0 ? 0 : mix(block) % period_;
+    size_t index = (offset + rotation) % period_;
+    size_t run = std::min({count - done, period_ - offset, period_ - index});
     visit(done, index, run);
     done += run;
   }

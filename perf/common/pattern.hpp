@@ -46,7 +46,8 @@ class Pattern {
   Reduction reduction_;
   int ranks_;
   uint64_t seed_;
-  size_t length_;  // elements of a table
+  size_t period_;
+  size_t length_;  // elements of a table: the period, or as many as are ever asked for
   std::map<int, std::vector<unsigned char>> tables_;
 };
 
