@@ -164,16 +164,16 @@ void Star::handle_as_member(const Frame& frame) {
       std::vector<std::string> all;
       for (int r = 0; r < options_.size; ++r) all.emplace_back(reader.text());
       if (reader.ok()) {
-        result_ = {round, std::move(all)};
+        results_.insert_or_assign(round, std::move(all));
       } else {
-        result_ = {round, error(weftInternalError, "bootstrap: the root's message is cut short")};
+        results_.insert_or_assign(round, error(weftInternalError, "bootstrap: the root's message is cut short"));
       }
       break;
     }
     case FrameType::failed: {
       const auto round = reader.get<uint32_t>();
       const auto code = static_cast<weftResult_t>(reader.get<int32_t>());
-      result_ = {round, Status(code, std::string(reader.rest()))};
+      results_.insert_or_assign(round, Status(code, std::string(reader.rest())));
       break;
     }
     case FrameType::alert: {
@@ -306,12 +306,12 @@ Star::Gathered Star::gather_as_member(const std::string& mine, Deadline deadline
   put(body, round_);
   queue(options_.root, encode_frame(FrameType::contribute, body + mine));
   // The root's word on this round may be here before we came to it: it fails a round at once where a rank is gone.
-  if (result_ && result_->first < round_) result_.reset();
+  results_.erase(results_.begin(), results_.lower_bound(round_));
   const bool forever = deadline.at() == Clock::time_point::max();
   const Deadline patience = forever ? deadline : Deadline::after(milliseconds(deadline.left_ms()) + kGrace);
   while (true) {
     // The result may stand before the root's goodbye in the stream, so it counts even where the root is gone.
-    if (result_ && result_->first == round_) return std::move(result_->second);
+    if (auto result = results_.extract(round_)) return std::move(result.mapped());
     if (presence_[root] != Presence::here) return missing({options_.root}, presence_[root]);
     if (patience.passed()) return missing({options_.root}, Presence::here);
     pump(patience.left_ms(1000));

@@ -68,7 +68,7 @@ class Star final : public Bootstrap {
   std::deque<Control> events_;
   uint32_t round_ = 0;
   std::vector<std::map<uint32_t, std::string>> contributions_;  // root: by rank, then round
-  std::optional<std::pair<uint32_t, Gathered>> result_;         // member: the root's word on a round
+  std::map<uint32_t, Gathered> results_;                        // member: the root's word, by round
   bool left_ = false;
   pid_t pid_;
 };
