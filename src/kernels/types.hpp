@@ -17,8 +17,8 @@ struct TypeInfo {
 };
 
 inline constexpr TypeInfo kTypes[weftNumTypes] = {
-    {"int8", 1, false},  {"uint8", 1, false}, {"int32", 4, false}, {"uint32", 4, false},
-    {"int64", 8, false}, {"uint64", 8, false}, {"half", 2, true},   {"float", 4, true},
+    {"int8", 1, false},  {"uint8", 1, false},   {"int32", 4, false}, {"uint32", 4, false},
+    {"int64", 8, false}, {"uint64", 8, false},  {"half", 2, true},   {"float", 4, true},
     {"double", 8, true}, {"bfloat16", 2, true}, {"f8e4m3", 1, true}, {"f8e5m2", 1, true},
 };
 
