@@ -113,14 +113,13 @@ FlightRecorder::FlightRecorder(RecorderMemory* memory) : memory_(memory) {
 uint8_t FlightRecorder::name(std::string_view text) {
   text = text.substr(0, RecorderMemory::kNameBytes - 1);
   if (text.empty()) return 0;
-  const uint32_t count = memory_->name_count.load(std::memory_order_relaxed);
-  for (uint32_t i = 1; i <= count; ++i) {
-    if (text_of(memory_->names[i]) == text) return uint8_t(i);
-  }
-  if (count + 1 >= RecorderMemory::kNames) return 0;
-  for (size_t i = 0; i < text.size(); ++i) memory_->names[count + 1].text[i].store(text[i], std::memory_order_relaxed);
-  memory_->name_count.store(count + 1, std::memory_order_release);
-  return uint8_t(count + 1);
+  if (const auto known = numbers_.find(text); known != numbers_.end()) return known->second;
+  const uint32_t number = memory_->name_count.load(std::memory_order_relaxed) + 1;
+  if (number >= RecorderMemory::kNames) return 0;
+  for (size_t i = 0; i < text.size(); ++i) memory_->names[number].text[i].store(text[i], std::memory_order_relaxed);
+  memory_->name_count.store(number, std::memory_order_release);
+  numbers_.emplace(text, uint8_t(number));
+  return uint8_t(number);
 }
 
 std::vector<OpSnapshot> FlightRecorder::snapshot(const RecorderMemory& memory) {
@@ -143,9 +142,10 @@ std::string describe(const OpSnapshot& op, uint64_t now_ns) {
   line += fmt::format(" count {} ({})", op.count, size(op.bytes));
   if (op.root >= 0) line += fmt::format(" {} {}", pair ? "peer" : "root", op.root);
   if (!op.algorithm.empty() || !op.transport.empty()) line += fmt::format(" {}/{}", op.algorithm, op.transport);
-  const uint64_t until = op.end_ns != 0 ? op.end_ns : now_ns;
-  line += fmt::format(" {} {} {}", name_of(op.state), op.end_ns != 0 ? "in" : "for",
-                      duration(until > op.start_ns ? until - op.start_ns : 0));
+  const bool ended = op.state == OpState::done || op.state == OpState::failed;
+  const uint64_t until = ended ? op.end_ns : now_ns;
+  line += fmt::format(" {}", name_of(op.state));
+  if (until > op.start_ns) line += fmt::format(" {} {}", ended ? "in" : "for", duration(until - op.start_ns));
   if (op.waiting_for >= 0)
     line += fmt::format(", {} for rank {}", op.state == OpState::failed ? "waited" : "waits", op.waiting_for);
   return line;

@@ -143,6 +143,28 @@ RankStatus read_rank(const Layout& file) {
   return rank;
 }
 
+// Removes the file of a dead process; true when it did. Most are judged by the process number in their name alone.
+bool remove_if_dead(const std::filesystem::path& path) {
+  const std::string name = path.filename().string();
+  const size_t last = name.rfind('.'),
+               before = last == std::string::npos || last == 0 ? last : name.rfind('.', last - 1);
+  if (before == std::string::npos) return false;
+  const std::string pid = name.substr(before + 1, last - before - 1);
+  if (pid.empty() || ::access(("/proc/" + pid).c_str(), F_OK) == 0) return false;
+  const auto file = Mapping::open(path);
+  return file && is_dead(*file->operator->()) && ::unlink(path.c_str()) == 0;
+}
+
+// What killed processes left is reclaimed by the next one that comes.
+void clean_once(const std::string& directory) {
+  static std::atomic<pid_t> cleaner{0};
+  if (cleaner.exchange(::getpid()) == ::getpid()) return;
+  std::error_code problem;
+  for (std::filesystem::directory_iterator files(directory, problem), end; !problem && files != end;
+       files.increment(problem))
+    remove_if_dead(files->path());
+}
+
 }  // namespace
 
 const char* name_of(CommPhase phase) {
@@ -157,6 +179,7 @@ std::string StatusFile::directory(const Config& config) {
 Result<std::unique_ptr<StatusFile>> StatusFile::create(const Config& config, const StatusIdentity& identity) {
   const std::string where = directory(config);
   WEFT_RETURN_IF_ERROR(prepare_directory(where, config.status_dir.empty()));
+  clean_once(where);
   const std::string job = identity.job.empty() ? fmt::format("{:016x}", identity.group) : identity.job;
   const std::string name = file_name(job, identity.rank), hidden = where + "/." + name, path = where + "/" + name;
 

@@ -57,6 +57,15 @@ TEST(FlightRecorder, StatesOfAnOperation) {
   EXPECT_EQ(only().waiting_for, 3);
 }
 
+TEST(FlightRecorder, DoneLeavesTheClockAlone) {
+  FlightRecorder recorder;
+  recorder.done(recorder.begin(shape_of(recorder, 2), 0));
+  const OpSnapshot op = recorder.snapshot().at(0);
+  EXPECT_EQ(op.state, OpState::done);
+  EXPECT_EQ(op.end_ns, 0u);
+  EXPECT_EQ(recorder.to_text(), "#0 allreduce float32 sum count 2 (8 B) ring/shm done\n");
+}
+
 TEST(FlightRecorder, AnOperationThatLeftTheRingIsNotTouched) {
   FlightRecorder recorder;
   const uint64_t old = recorder.begin(shape_of(recorder, 1), 0);

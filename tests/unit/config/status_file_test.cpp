@@ -102,6 +102,24 @@ TEST_F(StatusFiles, FilesOfKilledProcessesAreIgnoredAndRemoved) {
   EXPECT_TRUE(std::filesystem::is_empty(dir_));
 }
 
+// B29: what a killed process left is reclaimed by the next.
+TEST_F(StatusFiles, B29_TheNextProcessReclaimsFilesOfTheDead) {
+  const auto child = [&](bool dies) {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      auto file = make(0);
+      if (dies) ::kill(::getpid(), SIGKILL);
+      file.reset();
+      ::_exit(0);
+    }
+    ::waitpid(pid, nullptr, 0);
+  };
+  child(true);
+  EXPECT_FALSE(std::filesystem::is_empty(dir_));
+  child(false);
+  EXPECT_TRUE(std::filesystem::is_empty(dir_));
+}
+
 TEST_F(StatusFiles, AForkedChildDoesNotRemoveItsParentsFile) {
   auto file = make(0);
   const pid_t pid = ::fork();
