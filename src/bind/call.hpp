@@ -24,9 +24,10 @@ struct Call {
   // The v-variants: one entry per rank; empty where the call has no such array on this rank. Copied at the call.
   std::vector<size_t> in_counts, in_displs, out_counts, out_displs;
 
-  // A pre-multiplied sum's factor, one element of `type`.
+  // A pre-multiplied sum's factor, one element of `type`; read from scalar_at when the call runs, where that is set.
   bool scaled = false;
   alignas(8) std::byte scalar[8] = {};
+  const void* scalar_at = nullptr;
   // Partial results in fp32 (only set for fp16, bf16 and fp8 reductions).
   bool wide = false;
 

@@ -139,12 +139,6 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-std::optional<std::string> from_environment(const std::string& name) {
-  const char* value = std::getenv(name.c_str());
-  if (value == nullptr) return std::nullopt;
-  return std::string(value);
-}
-
 std::vector<std::string> environment_names() {
   std::vector<std::string> names;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
@@ -159,6 +153,12 @@ std::atomic<const Result<Config>*> current{nullptr};
 std::mutex reading;
 
 }  // namespace
+
+std::optional<std::string> from_environment(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  if (value == nullptr) return std::nullopt;
+  return std::string(value);
+}
 
 std::span<const Variable> variables() { return kVariables; }
 

@@ -32,6 +32,8 @@ struct Config {
 };
 
 using Getter = std::function<std::optional<std::string>(const std::string& name)>;
+// The environment of this process.
+std::optional<std::string> from_environment(const std::string& name);
 // Parses all variables; the first wrong one is the error. Unknown WEFT_ names are not seen here but by config().
 Result<Config> parse_config(const Getter& get);
 // The environment of this process, parsed at the first call and kept; warns once about unknown names.

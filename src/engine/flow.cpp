@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/combine.hpp"
 #include "trace/trace.hpp"
 
 namespace weft {
@@ -30,20 +31,6 @@ class RegionWalk {
   size_t region_ = 0;
   uint32_t offset_ = 0;
 };
-
-void combine(ReduceFn reduce, size_t element, const Piece& dst, std::span<const std::byte* const> from) {
-  if (from.size() == 2) {
-    reduce(dst.data, from[0], from[1], dst.bytes / element);
-    return;
-  }
-  alignas(64) std::byte partial[8192];
-  for (size_t at = 0; at < dst.bytes; at += sizeof partial) {
-    const size_t count = std::min(sizeof partial, dst.bytes - at) / element;
-    reduce(partial, from[0] + at, from[1] + at, count);
-    for (size_t i = 2; i + 1 < from.size(); ++i) reduce(partial, partial, from[i] + at, count);
-    reduce(dst.data + at, partial, from.back() + at, count);
-  }
-}
 
 }  // namespace
 

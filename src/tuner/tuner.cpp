@@ -142,10 +142,13 @@ Choice Tuner::choose(Collective collective, size_t bytes) const {
   if (index == kFree) return choice;
   choice.program = programs_[static_cast<size_t>(index)].get();
   choice.program_index = static_cast<uint32_t>(index);
-  choice.tile_bytes = tile_bytes_;
-  if (choice.tile_bytes == 0) choice.tile_bytes = topology_.nodes > 1 ? 512 << 10 : 256 << 10;
-  choice.tile_bytes = (choice.tile_bytes + 63) & ~size_t{63};
+  choice.tile_bytes = tile_bytes();
   return choice;
+}
+
+size_t Tuner::tile_bytes() const {
+  const size_t free = topology_.nodes > 1 ? 512 << 10 : 256 << 10;
+  return ((tile_bytes_ == 0 ? free : tile_bytes_) + 63) & ~size_t{63};
 }
 
 }  // namespace weft

@@ -27,6 +27,8 @@ class Tuner {
   // bytes: of the call's larger buffer on a rank (0 for the v-variants, which must not choose by their counts).
   // Empty program: no algorithm supports this rank count.
   Choice choose(Collective collective, size_t bytes) const;
+  // Of messages that no program cuts (point to point).
+  size_t tile_bytes() const;
   const std::vector<ProgramPtr>& programs() const { return programs_; }
 
  private:

@@ -1,0 +1,132 @@
+#include "comm/comm.hpp"
+
+#include <unistd.h>
+
+#include "log/log.hpp"
+
+namespace weft {
+
+Comm::Comm(std::unique_ptr<Bootstrap> bootstrap, const JobId& id, Config config, std::string label, Poller poller)
+    : bootstrap_(std::move(bootstrap)),
+      id_(id),
+      config_(std::move(config)),
+      label_(std::move(label)),
+      rank_(bootstrap_->rank()),
+      size_(bootstrap_->size()),
+      pid_(::getpid()),
+      poller_(std::move(poller)),
+      wires_(static_cast<size_t>(size_)) {
+  timeout_ms.store(config_.timeout_ms);
+}
+
+Comm::~Comm() {
+  leave();
+  // Wires look into their transports, and both into the poller.
+  engine_.reset();
+  wires_.clear();
+  transports_.clear();
+}
+
+bool Comm::forked() const { return pid_ != ::getpid(); }
+
+void Comm::leave() {
+  if (left_ || forked()) return;
+  left_ = true;
+  set_phase(CommPhase::finalizing);
+  for (Wire* wire : used_) wire->close();
+  bootstrap_->leave();
+}
+
+Wire* Comm::wire(int peer) {
+  auto& wire = wires_[static_cast<size_t>(peer)];
+  if (wire != nullptr) return wire.get();
+  const int index = transport_of_[static_cast<size_t>(peer)];
+  if (index < 0) {
+    fail(error(weftSystemError, "rank {} and rank {} have no transport in common", rank_, peer), true);
+    return nullptr;
+  }
+  Transport& transport = *transports_[static_cast<size_t>(index)];
+  const std::string* address = address_of(peer, transport.name());
+  wire = transport.connect(peer, *address, Deadline::after(std::chrono::milliseconds(timeout_ms.load())));
+  used_.push_back(wire.get());
+  if (!wire->connected()) ++unconnected_;
+  return wire.get();
+}
+
+std::string_view Comm::transport_to(int peer) const {
+  const int index = transport_of_[static_cast<size_t>(peer)];
+  return index < 0 ? std::string_view() : transports_[static_cast<size_t>(index)]->name();
+}
+
+bool Comm::progress_wires() {
+  bool moved = false;
+  for (Wire* wire : used_) moved |= wire->progress();
+  if (unconnected_ > 0) moved |= progress_connections();
+  return moved;
+}
+
+bool Comm::progress_connections() {
+  bool moved = false;
+  for (const auto& transport : transports_) moved |= transport->progress();
+  if (unconnected_ > 0) {
+    unconnected_ = 0;
+    for (const Wire* wire : used_) unconnected_ += wire->connected() ? 0 : 1;
+  }
+  return moved;
+}
+
+void Comm::tick_wires() {
+  for (Wire* wire : used_) wire->tick();
+}
+
+bool Comm::arm_wires() {
+  for (size_t i = 0; i < used_.size(); ++i) {
+    if (used_[i]->arm()) continue;
+    while (i-- > 0) used_[i]->disarm();
+    return false;
+  }
+  return true;
+}
+
+void Comm::disarm_wires() {
+  for (Wire* wire : used_) wire->disarm();
+}
+
+void Comm::fail(Status status, bool tell) {
+  if (failed_.load()) return;
+  log(LogLevel::warn, "communicator {}: {}", label_.empty() ? fmt::format("{:x}", id_.group) : label_,
+      status.message());
+  {
+    std::lock_guard lock(status_mutex_);
+    status_ = std::move(status);
+  }
+  failed_.store(true, std::memory_order_release);
+  set_phase(CommPhase::failed);
+  if (tell) watch_->tell_failure(status_);
+  for (Wire* wire : used_) wire->cancel();
+  engine_->end_all(status_);
+}
+
+Status Comm::status() const {
+  std::lock_guard lock(status_mutex_);
+  return status_;
+}
+
+CommCounters Comm::counters() const {
+  CommCounters counters;
+  counters.job = config_.job_id;
+  counters.label = label_;
+  counters.rank = rank_;
+  counters.size = size_;
+  counters.group = id_.group;
+  counters.operations = engine_->operations();
+  counters.failures = engine_->failures();
+  for (const Wire* wire : used_) {
+    const WireStats& stats = wire->stats();
+    counters.wires.push_back({wire->peer(), std::string(wire->transport()), stats.bytes_sent, stats.bytes_received,
+                              stats.messages_sent, stats.messages_received});
+  }
+  return counters;
+}
+
+}  // namespace weft

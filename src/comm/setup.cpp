@@ -1,0 +1,245 @@
+// How a communicator is set up: transports, an exchange of what the ranks must know of each other, the trial of shared
+// memory, a second exchange of its outcome. O(n) messages at the root.
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "comm/comm.hpp"
+#include "log/log.hpp"
+
+namespace weft {
+namespace {
+
+std::string host_name() {
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  int cores = ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  // A quota of processor time ("200000 100000": two cores' worth) counts as so many cores.
+  std::ifstream quota("/sys/fs/cgroup/cpu.max");
+  double limit = 0, period = 0;
+  if (quota >> limit >> period && period > 0) cores = std::min(cores, std::max(1, static_cast<int>(limit / period)));
+  return std::max(1, cores);
+}
+
+// Whether a list such as "shm,tcp" allows a transport; an empty list allows all.
+bool allowed(const std::string& list, std::string_view name) {
+  return list.empty() || ("," + list + ",").find("," + std::string(name) + ",") != std::string::npos;
+}
+
+Status check_transport_list(const std::string& list) {
+  std::string legal;
+  for (const TransportEntry& entry : transports()) legal += (legal.empty() ? "" : ", ") + std::string(entry.name);
+  for (size_t begin = 0; begin <= list.size() && !list.empty();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    const std::string item = list.substr(begin, end - begin);
+    begin = end + 1;
+    const auto known = transports();
+    if (std::none_of(known.begin(), known.end(), [&](const auto& entry) { return entry.name == item; })) {
+      return error(weftInvalidArgument, "WEFT_TRANSPORT={}: no transport is called '{}'; legal: {}", list, item, legal);
+    }
+  }
+  return {};
+}
+
+// What must be the same on every rank, since plans, tiles and order of messages follow from it.
+std::string agreed_settings(const Config& config) {
+  return fmt::format("WEFT_ALGO={} WEFT_TILE={} WEFT_WINDOW={} WEFT_ACCUM={}", config.algo, config.tile_bytes,
+                     config.window, config.accum);
+}
+
+}  // namespace
+
+std::string Comm::pack(const Member& member) {
+  nlohmann::json json{{"host", member.host}, {"process", member.process}, {"agreed", member.agreed},
+                      {"spare", member.spare}};
+  for (const auto& [transport, address] : member.addresses) json["addresses"][transport] = address;
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Result<Comm::Member> Comm::unpack(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) return error(weftRemoteError, "a rank introduced itself in a form that is not understood");
+  Member member;
+  member.host = json.value("host", "");
+  member.process = json.value("process", "");
+  member.agreed = json.value("agreed", "");
+  member.spare = json.value("spare", "");
+  if (auto addresses = json.find("addresses"); addresses != json.end() && addresses->is_object()) {
+    for (const auto& [transport, address] : addresses->items()) {
+      if (address.is_string()) member.addresses.emplace_back(transport, address.get<std::string>());
+    }
+  }
+  return member;
+}
+
+const std::string* Comm::address_of(int peer, std::string_view transport) const {
+  for (const auto& [name, address] : members_[static_cast<size_t>(peer)].addresses) {
+    if (name == transport) return &address;
+  }
+  return nullptr;
+}
+
+Result<std::unique_ptr<Comm>> Comm::create(std::unique_ptr<Bootstrap> bootstrap, const JobId& id, Config config,
+                                           std::string label, Deadline deadline) {
+  auto poller = Poller::create();
+  if (!poller.ok()) return poller.status();
+  std::unique_ptr<Comm> comm(
+      new Comm(std::move(bootstrap), id, std::move(config), std::move(label), std::move(*poller)));
+  WEFT_RETURN_IF_ERROR(comm->set_up(deadline));
+  return comm;
+}
+
+Status Comm::set_up(Deadline deadline) {
+  WEFT_RETURN_IF_ERROR(make_transports());
+  WEFT_RETURN_IF_ERROR(exchange(deadline));
+  WEFT_RETURN_IF_ERROR(find_nodes(deadline));
+  WEFT_RETURN_IF_ERROR(choose_transports());
+  WEFT_RETURN_IF_ERROR(make_tuner());
+  status_file_ = StatusFile::try_create(
+      config_, {.job = config_.job_id, .label = label_, .group = id_.group, .rank = rank_, .size = size_});
+  recorder_ = status_file_ != nullptr ? std::make_unique<FlightRecorder>(status_file_->recorder())
+                                      : std::make_unique<FlightRecorder>();
+  trace_ = TraceUser(config_, rank_);
+  watch_ = std::make_unique<Watch>(*this);
+  engine_ = std::make_unique<Engine>(*this);
+  if (bootstrap_->fd() >= 0) WEFT_RETURN_IF_ERROR(poller_.add(bootstrap_->fd(), EPOLLIN));
+  set_phase(CommPhase::ready);
+  return {};
+}
+
+Status Comm::make_transports() {
+  WEFT_RETURN_IF_ERROR(check_transport_list(config_.transport));
+  const TransportContext context{.rank = rank_, .size = size_, .group = id_.group, .secret = id_.secret,
+                                 .config = &config_, .poller = &poller_};
+  std::string reasons;
+  for (const TransportEntry& entry : transports()) {
+    if (size_ == 1 || !allowed(config_.transport, entry.name)) continue;
+    auto made = entry.create(context);
+    if (made.ok()) {
+      transports_.push_back(std::move(*made));
+    } else {
+      log(LogLevel::warn, "transport {} is not usable here: {}", entry.name, made.status().message());
+      reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", entry.name, made.status().message());
+    }
+  }
+  if (transports_.empty() && size_ > 1) {
+    return error(weftSystemError, "rank {} has no usable transport ({})", rank_, reasons);
+  }
+  return {};
+}
+
+Status Comm::exchange(Deadline deadline) {
+  Member mine;
+  mine.host = host_name();
+  mine.process = fmt::format("{}", ::getpid());
+  mine.agreed = agreed_settings(config_);
+  if (size_ > 2) {
+    if (auto spare = Listener::open(config_); spare.ok()) {
+      spare_ = *spare;
+      mine.spare = spare_->address();
+    }
+  }
+  for (const auto& transport : transports_) mine.addresses.emplace_back(transport->name(), transport->address());
+  auto all = bootstrap_->all_gather(pack(mine), deadline);
+  if (!all.ok()) return all.status();
+  for (int rank = 0; rank < size_; ++rank) {
+    auto member = unpack((*all)[static_cast<size_t>(rank)]);
+    if (!member.ok()) return member.status();
+    members_.push_back(std::move(*member));
+    spare_addresses_.push_back(members_.back().spare);
+    if (members_.back().agreed != mine.agreed) {
+      return error(weftInvalidUsage, "the ranks' settings differ: rank {} has {}, rank {} has {}", rank_, mine.agreed,
+                   rank, members_.back().agreed);
+    }
+  }
+  return {};
+}
+
+// Which ranks share memory is found out by trying: each rank looks for the lowest one that it reaches with a transport
+// of one host. All learn all outcomes, so all have the same picture.
+Status Comm::find_nodes(Deadline deadline) {
+  int lowest = rank_;
+  for (int peer = 0; peer < rank_ && lowest == rank_; ++peer) {
+    for (const auto& transport : transports_) {
+      const std::string* address = address_of(peer, transport->name());
+      if (!transport->capability().same_host_only || address == nullptr) continue;
+      if (!transport->reaches(peer, *address)) continue;
+      lowest = peer;
+      break;
+    }
+  }
+  auto all = bootstrap_->all_gather(fmt::format("{} {}", lowest, usable_cores()), deadline);
+  if (!all.ok()) return all.status();
+  topology_.ranks = size_;
+  topology_.node.clear();
+  topology_.nodes = 0;
+  std::vector<int> members(static_cast<size_t>(size_)), cores(static_cast<size_t>(size_));
+  for (int rank = 0; rank < size_; ++rank) {
+    int node = rank, count = 1;
+    if (std::sscanf((*all)[static_cast<size_t>(rank)].c_str(), "%d %d", &node, &count) != 2 || node < 0 || node > rank) {
+      return error(weftRemoteError, "rank {} sent an outcome of its shared-memory trial that is not understood", rank);
+    }
+    if (node < rank) node = topology_.node[static_cast<size_t>(node)];
+    topology_.node.push_back(node);
+    topology_.nodes += node == rank ? 1 : 0;
+    ++members[static_cast<size_t>(node)];
+    cores[static_cast<size_t>(node)] = std::max(cores[static_cast<size_t>(node)], count);
+  }
+  for (size_t node = 0; node < members.size(); ++node) {
+    topology_.oversubscribed = topology_.oversubscribed || members[node] > cores[node];
+  }
+  topology_.one_process = std::all_of(members_.begin(), members_.end(), [&](const Member& member) {
+    return member.process == members_[0].process && member.host == members_[0].host;
+  });
+  return {};
+}
+
+// One transport per pair, the same at both ends: the first in the table that both have and that crosses what lies
+// between them.
+Status Comm::choose_transports() {
+  transport_of_.assign(static_cast<size_t>(size_), -1);
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    const bool same_node = topology_.node[static_cast<size_t>(peer)] == topology_.node[static_cast<size_t>(rank_)];
+    for (size_t i = 0; i < transports_.size() && transport_of_[static_cast<size_t>(peer)] < 0; ++i) {
+      const Capability capability = transports_[i]->capability();
+      const std::string* address = address_of(peer, transports_[i]->name());
+      if (address == nullptr || (capability.same_host_only && !same_node)) continue;
+      if (capability.same_process_only && *address != transports_[i]->address()) continue;
+      transport_of_[static_cast<size_t>(peer)] = static_cast<int>(i);
+    }
+    if (transport_of_[static_cast<size_t>(peer)] < 0) {
+      std::string mine, theirs;
+      for (const auto& transport : transports_) mine += " " + std::string(transport->name());
+      for (const auto& [name, address] : members_[static_cast<size_t>(peer)].addresses) theirs += " " + name;
+      return error(weftSystemError, "rank {} (transports:{}) and rank {} (transports:{}) have none in common that reaches"
+                   " from {} to {}", rank_, mine, peer, theirs, members_[static_cast<size_t>(rank_)].host,
+                   members_[static_cast<size_t>(peer)].host);
+    }
+  }
+  return {};
+}
+
+Status Comm::make_tuner() {
+  std::vector<ProgramPtr> programs = builtin_programs();
+  if (!config_.algo_path.empty()) {
+    auto user = load_user_programs(config_.algo_path, size_);
+    if (!user.ok()) return user.status();
+    programs.insert(programs.end(), user->begin(), user->end());
+  }
+  auto tuner = Tuner::create(topology_, std::move(programs), config_.algo, static_cast<size_t>(config_.tile_bytes),
+                             static_cast<uint32_t>(config_.window));
+  if (!tuner.ok()) return tuner.status();
+  tuner_ = std::move(*tuner);
+  return {};
+}
+
+}  // namespace weft

@@ -1,0 +1,148 @@
+// The engine: the only progress loop of a communicator, and the only owner of what is in flight on it. It runs in the
+// caller's thread while that waits; operations of streams are moved on by whoever holds the lock, be it a caller that
+// waits for something else or the background thread.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "bind/call.hpp"
+#include "comm/watch.hpp"
+#include "engine/flow.hpp"
+#include "engine/small.hpp"
+#include "status/deadline.hpp"
+#include "trace/recorder.hpp"
+#include "tuner/tuner.hpp"
+
+namespace weft {
+
+class Comm;
+
+// One operation on the general path, from its creation to its end.
+class Operation {
+ public:
+  Call call;
+  MessageId id;
+  std::atomic<bool> done{false};
+  Status result;  // valid once done
+
+ private:
+  friend class Engine;
+  std::unique_ptr<Flow> flow;
+  Choice choice;
+  Clock::time_point since{};
+  uint64_t ticket = 0, begun_ticks = 0;
+  // Where the plan reads and writes: the user's buffers, or work memory in which the input was widened or scaled.
+  std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  weftDataType_t type = weftUint8;  // of those
+  std::unique_ptr<Scratch> work;
+};
+using OperationPtr = std::shared_ptr<Operation>;
+
+// How a waiter spends its time: it polls, then yields its core, then sleeps.
+class Wait {
+ public:
+  explicit Wait(int64_t spins) : spins_(spins), spins_left_(spins) {}
+  // Something moved: begin anew.
+  void moved() {
+    spins_left_ = spins_;
+    idle_ = false;
+    sleep_ms_ = 1;
+  }
+
+ private:
+  friend class Engine;
+  int64_t spins_, spins_left_;
+  bool idle_ = false, begun_ = false;
+  int sleep_ms_ = 1;
+  Clock::time_point idle_since_{}, since_{}, ticked_{};
+};
+
+class Engine {
+ public:
+  // Gives the words for what a small call is doing; asked only when something takes long.
+  using Describe = std::function<Doing()>;
+
+  explicit Engine(Comm& comm);
+  ~Engine();
+
+  // Blocks until the call is done. Any thread.
+  Status run(Call& call);
+
+  // Gives a call its sequence number: they go by the order of these calls, on every rank the same.
+  OperationPtr create(Call call);
+  // Hands it over; it is started by whoever makes progress next.
+  void submit(const OperationPtr& operation);
+  // Blocks until all are done; each communicator is moved on by this thread, none waits for another.
+  static Status wait_all(const std::vector<std::pair<Comm*, OperationPtr>>& operations);
+
+  // For the background thread: one round if nobody else is at it; true when anything moved.
+  bool try_progress();
+  // Before it sleeps on the poller; false: there is something to do. Must be followed by try_disarm() if true.
+  bool try_arm();
+  void try_disarm();
+  // Wakes whoever sleeps in this engine.
+  void wake();
+
+  std::mutex& mutex() { return mutex_; }
+  uint64_t operations() const { return operations_.load(std::memory_order_relaxed); }
+  uint64_t failures() const { return failures_.load(std::memory_order_relaxed); }
+  // Ends everything in flight; lock held.
+  void end_all(const Status& status);
+
+ private:
+  Status run_general(Call& call);
+  bool try_small(Call& call, Status* status);
+  SmallRecord* small_record(const Call& call);
+  Status run_small(const SmallRecord& record, const Call& call, uint32_t sequence);
+  bool small_recv(const SmallOp& op, const SmallRecord& record, const MessageId& id, std::byte* dst,
+                  const std::byte* acc, Wait& wait, const Describe& describe);
+  bool small_send(const SmallOp& op, const MessageId& id, const std::byte* src, Wait& wait, const Describe& describe);
+
+  bool take_inbox();
+  void start(const OperationPtr& operation);
+  Status prepare(Operation& operation);
+  Status launch(Operation& operation);
+  Status launch_point_to_point(Operation& operation);
+  void match_own(const OperationPtr& operation);
+  void finish(Operation& operation, Status result);
+  void complete_output(Operation& operation);
+  bool progress();
+  bool tick(Wait& wait, const Describe& describe);
+  Result<PlanEntry> plan(const Choice& choice, Collective collective, int root, bool in_place);
+  PlanEntry point_to_point_plan(int peer, bool is_send);
+  OpShape shape(const Call& call, std::string_view algorithm, int peer);
+
+  // One pause of a waiter that found nothing. False: the communicator has failed.
+  bool pause(Wait& wait, const Describe& describe);
+  void sleep(Wait& wait);
+  Doing doing(const Operation& operation) const;
+  // The operation that has waited longest, as the others see this rank.
+  const Operation* oldest() const;
+
+  Comm& comm_;
+  std::mutex mutex_;
+  std::mutex inbox_mutex_;  // of inbox_ and the point-to-point sequence numbers
+  std::vector<OperationPtr> inbox_;
+  std::atomic<size_t> inbox_size_{0};
+  std::vector<OperationPtr> active_;
+  std::vector<OperationPtr> own_sends_, own_recvs_;  // point to point with oneself
+  std::vector<std::unique_ptr<Flow>> idle_flows_;
+  std::atomic<uint32_t> sequence_{0};
+  std::vector<uint32_t> send_sequence_, recv_sequence_;  // by peer
+  std::unordered_map<uint64_t, PlanEntry> plans_;
+  SmallCache small_;
+  Scratch small_scratch_;
+  Fd bell_;
+  std::atomic<bool> sleeping_{false};
+  int64_t spins_;
+  Wait background_{0};
+  std::atomic<uint64_t> operations_{0}, failures_{0};
+};
+
+}  // namespace weft

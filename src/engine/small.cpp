@@ -1,0 +1,169 @@
+#include "engine/small.hpp"
+
+#include <algorithm>
+#include <map>
+
+namespace weft {
+namespace {
+
+// Buffers are bound to these while a record is compiled; only differences are kept.
+std::byte* base_of(uint32_t buffer) { return reinterpret_cast<std::byte*>(uintptr_t{buffer + 1} << 40); }
+
+SmallPlace place_of(const std::byte* pointer) {
+  const auto address = reinterpret_cast<uintptr_t>(pointer);
+  return {static_cast<uint32_t>((address >> 40) - 1), static_cast<uint32_t>(address & ((uintptr_t{1} << 40) - 1))};
+}
+
+bool overlap(const SmallPlace& a, size_t a_bytes, const SmallPlace& b, size_t b_bytes) {
+  return a.buffer == b.buffer && a.offset < b.offset + b_bytes && b.offset < a.offset + a_bytes;
+}
+
+class Compiler {
+ public:
+  Compiler(const Plan& plan, Geometry& geometry, Wire* (*wire_to)(void*, int), void* owner)
+      : plan_(plan), geometry_(geometry), wire_to_(wire_to), owner_(owner), record_(std::make_unique<SmallRecord>()) {}
+
+  std::unique_ptr<SmallRecord> run() {
+    if (geometry_.tiles() != 1) return nullptr;
+    geometry_.set_buffers(base_of(0), base_of(1));
+    geometry_.set_scratch(base_of(2));
+    record_->scratch_bytes = geometry_.scratch_bytes();
+    // Inside a step nothing depends on anything: sends go first, so that the peer waits least.
+    for (size_t begin = 0; begin < plan_.ops.size();) {
+      size_t end = begin;
+      while (end < plan_.ops.size() && plan_.ops[end].step == plan_.ops[begin].step) ++end;
+      for (const Verb verb : {Verb::send, Verb::recv, Verb::copy}) {
+        for (size_t i = begin; i < end; ++i) {
+          if (plan_.ops[i].verb == verb && !add(plan_.ops[i])) return nullptr;
+        }
+      }
+      begin = end;
+    }
+    fuse();
+    record_->element = static_cast<uint32_t>(geometry_.element_bytes());
+    return std::move(record_);
+  }
+
+ private:
+  bool add(const Op& op) {
+    if (op.verb == Verb::copy) return add_copy(op);
+    const bool send = op.verb == Verb::send;
+    SmallOp small;
+    small.kind = send ? SmallOp::Kind::send : op.reduce ? SmallOp::Kind::recv_reduce : SmallOp::Kind::recv;
+    std::vector<Piece> pieces, beside;
+    if (op.reduce) {
+      geometry_.pieces(plan_.dst(op), plan_.src(op), 0, &pieces, &beside);
+    } else {
+      geometry_.pieces(send ? plan_.src(op) : plan_.dst(op), 0, &pieces);
+    }
+    if (pieces.empty()) return true;  // no message at either end
+    if (pieces.size() > 1 || pieces[0].bytes > RingWire::kEager) return false;
+    small.bytes = static_cast<uint32_t>(pieces[0].bytes);
+    (send ? small.src : small.dst) = place_of(pieces[0].data);
+    if (op.reduce) small.src = place_of(beside[0].data);
+    small.index = posted_[{op.peer, send}]++;
+    small.wire = wire_to_(owner_, op.peer);
+    if (small.wire == nullptr) return false;
+    small.ring = small.wire->ring_wire();
+    record_->ops.push_back(small);
+    return true;
+  }
+
+  bool add_copy(const Op& op) {
+    SmallOp small;
+    small.kind = op.sources == 1 ? SmallOp::Kind::copy : SmallOp::Kind::combine;
+    small.sources = op.sources;
+    small.first_source = static_cast<uint32_t>(record_->sources.size());
+    const auto src = plan_.src(op);
+    const size_t per_source = src.size() / op.sources;
+    for (uint16_t source = 0; source < op.sources; ++source) {
+      std::vector<Piece> pieces, beside;
+      geometry_.pieces(plan_.dst(op), src.subspan(source * per_source, per_source), 0, &pieces, &beside);
+      if (pieces.empty()) return true;
+      if (pieces.size() > 1 || pieces[0].bytes > RingWire::kEager) return false;
+      small.bytes = static_cast<uint32_t>(pieces[0].bytes);
+      small.dst = place_of(pieces[0].data);
+      small.src = place_of(beside[0].data);
+      record_->sources.push_back(small.src);
+    }
+    record_->ops.push_back(small);
+    return true;
+  }
+
+  bool touches(const SmallOp& op, const SmallPlace& place, size_t bytes) const {
+    if (op.kind == SmallOp::Kind::combine) {
+      for (uint32_t i = 0; i < op.sources; ++i) {
+        if (overlap(record_->sources[op.first_source + i], op.bytes, place, bytes)) return true;
+      }
+    } else if (op.kind != SmallOp::Kind::recv && overlap(op.src, op.bytes, place, bytes)) {
+      return true;
+    }
+    return op.kind != SmallOp::Kind::send && overlap(op.dst, op.bytes, place, bytes);
+  }
+
+  // A receive into scratch that only one combination of two reads becomes a reducing receive: the sends before it are
+  // done, so what kept the two apart in the plan is no longer there.
+  void fuse() {
+    auto& ops = record_->ops;
+    for (size_t i = 0; i < ops.size(); ++i) {
+      if (ops[i].kind != SmallOp::Kind::recv || ops[i].dst.buffer != 2) continue;
+      size_t user = 0, users = 0;
+      for (size_t j = 0; j < ops.size(); ++j) {
+        if (j != i && touches(ops[j], ops[i].dst, ops[i].bytes)) {
+          user = j;
+          ++users;
+        }
+      }
+      if (users != 1 || user < i || ops[user].kind != SmallOp::Kind::combine || ops[user].sources != 2) continue;
+      const SmallPlace a = record_->sources[ops[user].first_source], b = record_->sources[ops[user].first_source + 1];
+      const bool scratch_is_a = overlap(a, 1, ops[i].dst, ops[i].bytes);
+      const SmallPlace other = scratch_is_a ? b : a;
+      bool free = ops[user].bytes == ops[i].bytes;
+      for (size_t j = i + 1; j < user; ++j) {
+        free = free && !touches(ops[j], ops[user].dst, ops[user].bytes) && !touches(ops[j], other, ops[user].bytes);
+      }
+      if (!free) continue;
+      ops[i].kind = SmallOp::Kind::recv_reduce;
+      ops[i].dst = ops[user].dst;
+      ops[i].src = other;
+      ops.erase(ops.begin() + static_cast<ptrdiff_t>(user));
+    }
+  }
+
+  const Plan& plan_;
+  Geometry& geometry_;
+  Wire* (*wire_to_)(void*, int);
+  void* owner_;
+  std::unique_ptr<SmallRecord> record_;
+  std::map<std::pair<int, bool>, uint32_t> posted_;
+};
+
+}  // namespace
+
+std::unique_ptr<SmallRecord> compile_small(const Plan& plan, Geometry& geometry, Wire* (*wire_to)(void*, int),
+                                           void* owner) {
+  return Compiler(plan, geometry, wire_to, owner).run();
+}
+
+SmallRecord* SmallCache::find_slow(const Key& key, bool* found) {
+  auto at = records_.find(key);
+  *found = at != records_.end();
+  if (!*found) return nullptr;
+  last_key_ = key;
+  last_ = at->second.get();
+  return last_;
+}
+
+SmallRecord* SmallCache::put(const Key& key, std::unique_ptr<SmallRecord> record) {
+  if (records_.size() >= kMost) {
+    records_.clear();
+    last_ = nullptr;
+  }
+  SmallRecord* kept = record.get();
+  records_[key] = std::move(record);
+  last_key_ = key;
+  last_ = kept;
+  return kept;
+}
+
+}  // namespace weft

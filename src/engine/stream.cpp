@@ -1,0 +1,185 @@
+#include "engine/stream.hpp"
+
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+#include <thread>
+
+#include "comm/comm.hpp"
+
+namespace weft {
+
+class StreamWorker {
+ public:
+  static StreamWorker& instance() {
+    static auto* worker = new StreamWorker;
+    return *worker;
+  }
+
+  void add(Stream* stream) {
+    std::lock_guard lock(mutex_);
+    streams_.push_back(stream);
+  }
+
+  // The thread ends with the last stream.
+  void remove(Stream* stream) {
+    std::thread ended;
+    {
+      std::lock_guard lock(mutex_);
+      streams_.erase(std::find(streams_.begin(), streams_.end(), stream));
+      if (!streams_.empty() || !thread_.joinable()) return;
+      stop_ = true;
+      ring();
+      ended = std::move(thread_);
+    }
+    ended.join();
+    std::lock_guard lock(mutex_);
+    stop_ = false;
+  }
+
+  void wake() {
+    std::lock_guard lock(mutex_);
+    if (!thread_.joinable()) {
+      if (!bell_) bell_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+      thread_ = std::thread([this] { run(); });
+    }
+    ring();
+  }
+
+ private:
+  void ring() {
+    const uint64_t one = 1;
+    (void)!::write(bell_.get(), &one, sizeof one);
+  }
+
+  // Starts heads of queues, ends those that are done. Collects the communicators that have something in flight.
+  bool serve(std::set<Comm*>* busy) {
+    bool moved = false;
+    for (Stream* stream : streams_) {
+      std::lock_guard lock(stream->mutex_);
+      while (!stream->jobs_.empty()) {
+        StreamJob& job = stream->jobs_.front();
+        if (!job.submitted) {
+          job.submitted = moved = true;
+          for (const auto& [comm, operation] : job.operations) comm->engine().submit(operation);
+        }
+        const bool done = std::all_of(job.operations.begin(), job.operations.end(),
+                                      [](const auto& entry) { return entry.second->done.load(); });
+        if (!done) {
+          for (const auto& [comm, operation] : job.operations) busy->insert(comm);
+          break;
+        }
+        for (const auto& [comm, operation] : job.operations) {
+          if (stream->first_error_.ok()) stream->first_error_ = operation->result;
+          comm->queued.fetch_sub(1);
+        }
+        stream->jobs_.pop_front();
+        stream->changed_.notify_all();
+        moved = true;
+      }
+    }
+    return moved;
+  }
+
+  void run() {
+    int idle = 0;
+    for (;;) {
+      std::set<Comm*> busy;
+      bool moved;
+      {
+        std::lock_guard lock(mutex_);
+        if (stop_) return;
+        moved = serve(&busy);
+        // Under the lock: a communicator with work queued is not destroyed before that work is done.
+        for (Comm* comm : busy) moved |= comm->engine().try_progress();
+        if (!moved && !busy.empty() && idle > kIdleRounds) {
+          rest(busy);
+          continue;
+        }
+      }
+      if (moved) {
+        idle = 0;
+      } else if (busy.empty()) {
+        wait_for_bell();
+      } else {
+        ++idle;
+        ::sched_yield();
+      }
+    }
+  }
+
+  // Sleeps until a communicator has something, at most a few milliseconds: the lock is held meanwhile.
+  void rest(const std::set<Comm*>& busy) {
+    auto poller = Poller::create();
+    if (!poller.ok()) return;
+    std::vector<Comm*> armed;
+    bool sleep = poller->add(bell_.get(), EPOLLIN).ok();
+    for (Comm* comm : busy) {
+      if (!comm->engine().try_arm()) {
+        sleep = false;
+        break;
+      }
+      armed.push_back(comm);
+      sleep = sleep && poller->add(comm->poller().fd(), EPOLLIN).ok();
+    }
+    if (sleep) poller->wait(2);
+    for (Comm* comm : armed) comm->engine().try_disarm();
+    drain_bell();
+    if (!sleep) ::usleep(200);  // somebody else drives one of them
+  }
+
+  void wait_for_bell() {
+    auto poller = Poller::create();
+    if (!poller.ok() || !poller->add(bell_.get(), EPOLLIN).ok()) {
+      ::usleep(1000);
+      return;
+    }
+    poller->wait(1000);
+    drain_bell();
+  }
+  void drain_bell() {
+    uint64_t rings;
+    (void)!::read(bell_.get(), &rings, sizeof rings);
+  }
+
+  static constexpr int kIdleRounds = 2000;
+  std::mutex mutex_;
+  std::vector<Stream*> streams_;
+  std::thread thread_;
+  Fd bell_;
+  bool stop_ = false;
+};
+
+Stream::Stream() { StreamWorker::instance().add(this); }
+
+Stream::~Stream() {
+  (void)synchronize();
+  StreamWorker::instance().remove(this);
+}
+
+void Stream::enqueue(StreamJob job) {
+  for (const auto& [comm, operation] : job.operations) comm->queued.fetch_add(1);
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return jobs_.size() < kMostQueued; });
+    jobs_.push_back(std::move(job));
+  }
+  StreamWorker::instance().wake();
+}
+
+Status Stream::synchronize() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return jobs_.empty(); });
+  return std::exchange(first_error_, Status());
+}
+
+Status Stream::query(bool* idle) {
+  std::lock_guard lock(mutex_);
+  *idle = jobs_.empty();
+  return std::exchange(first_error_, Status());
+}
+
+}  // namespace weft

@@ -1,0 +1,46 @@
+// Host streams: in-order asynchronous queues. One background thread per process runs the heads of all of them; it polls
+// all their communicators, blocks in none, and does not exist before the first stream operation, nor after the last
+// stream.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "engine/engine.hpp"
+
+namespace weft {
+
+// Operations that are issued together: one call, or those of a group.
+struct StreamJob {
+  std::vector<std::pair<Comm*, OperationPtr>> operations;
+  bool submitted = false;
+};
+
+class Stream {
+ public:
+  // Work queued beyond this waits in the caller: back-pressure on one who enqueues faster than its peers take part.
+  static constexpr size_t kMostQueued = 1024;
+
+  Stream();
+  ~Stream();  // synchronises
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  void enqueue(StreamJob job);
+  // Waits until the queue is empty; the first error since the last time.
+  Status synchronize();
+  // Takes the first error without waiting; idle tells whether the queue is empty.
+  Status query(bool* idle);
+
+ private:
+  friend class StreamWorker;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<StreamJob> jobs_;
+  Status first_error_;
+};
+
+}  // namespace weft

@@ -1,0 +1,146 @@
+// How the engine waits: what a pause costs, when it looks around, when it sleeps.
+#include <sched.h>
+#include <sys/eventfd.h>
+
+#include "comm/comm.hpp"
+#include "engine/engine.hpp"
+
+namespace weft {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr microseconds kYieldFor{1000};  // then it sleeps
+constexpr milliseconds kTick{1};
+constexpr int kLongestSleepMs = 50;
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+bool Engine::pause(Wait& wait, const Describe& describe) {
+  if (wait.spins_left_ > 0) {
+    --wait.spins_left_;
+    relax();
+    return true;
+  }
+  const auto now = Clock::now();
+  if (!wait.begun_) {
+    wait.begun_ = true;
+    wait.since_ = wait.ticked_ = now;
+  }
+  if (!wait.idle_) {
+    wait.idle_ = true;
+    wait.idle_since_ = now;
+  }
+  if (comm_.failed()) return false;
+  bool moved = comm_.progress_connections();
+  moved |= comm_.progress_wires();
+  if (now - wait.ticked_ >= kTick || comm_.abort_requested.load(std::memory_order_relaxed)) {
+    wait.ticked_ = now;
+    if (!tick(wait, describe)) return false;
+  }
+  if (moved) {
+    wait.idle_since_ = now;
+    wait.sleep_ms_ = 1;
+    return true;
+  }
+  if (now - wait.idle_since_ < kYieldFor) {
+    ::sched_yield();
+  } else {
+    sleep(wait);
+  }
+  return true;
+}
+
+// A wake-up can be lost between a peer's look at our flag and our sleep (it looks without a fence): sleeps are short,
+// so that costs at most one of them.
+void Engine::sleep(Wait& wait) {
+  const int longest = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(kLongestSleepMs,
+                                                                             comm_.timeout_ms.load() / 8)));
+  sleeping_.store(true, std::memory_order_seq_cst);
+  if (inbox_size_.load() == 0 && !comm_.abort_requested.load() && comm_.arm_wires()) {
+    comm_.poller().wait(std::min(wait.sleep_ms_, longest));
+    comm_.disarm_wires();
+    wait.sleep_ms_ = std::min(2 * wait.sleep_ms_, longest);
+  }
+  sleeping_.store(false);
+  uint64_t rings;
+  (void)!::read(bell_.get(), &rings, sizeof rings);
+}
+
+void Engine::wake() {
+  const uint64_t one = 1;
+  (void)!::write(bell_.get(), &one, sizeof one);
+}
+
+// About once a millisecond of waiting. False: the communicator has failed, and everything in flight was ended.
+bool Engine::tick(Wait& wait, const Describe& describe) {
+  if (comm_.abort_requested.load(std::memory_order_acquire)) {
+    comm_.fail(error(weftAborted, "weftCommAbort was called on rank {}", comm_.rank()), true);
+    return false;
+  }
+  comm_.tick_wires();
+  const Operation* longest = oldest();
+  Doing now_doing;
+  const Doing* what = nullptr;
+  Clock::time_point since = wait.since_;
+  if (describe) {
+    now_doing = describe();
+    what = &now_doing;
+  } else if (longest != nullptr) {
+    now_doing = doing(*longest);
+    what = &now_doing;
+    since = longest->since;
+    comm_.recorder().waiting(longest->ticket, now_doing.waiting_for);
+  }
+  const Status seen = comm_.watch().look(what, since);
+  if (!seen.ok()) {
+    comm_.fail(seen, seen.code() != weftRemoteError);
+    return false;
+  }
+  const auto waited = std::chrono::duration_cast<milliseconds>(Clock::now() - since);
+  if (what != nullptr && waited.count() >= comm_.timeout_ms.load(std::memory_order_relaxed)) {
+    comm_.fail(comm_.watch().timed_out(now_doing, waited), true);
+    return false;
+  }
+  return true;
+}
+
+bool Engine::try_progress() {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return false;
+  bool moved = progress();
+  const auto now = Clock::now();
+  if (now - background_.ticked_ >= kTick && !active_.empty()) {
+    background_.ticked_ = now;
+    comm_.progress_connections();
+    if (!comm_.failed()) tick(background_, nullptr);
+    moved |= comm_.failed();
+  }
+  return moved;
+}
+
+bool Engine::try_arm() {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return false;
+  sleeping_.store(true);
+  if (inbox_size_.load() == 0 && comm_.arm_wires()) return true;
+  sleeping_.store(false);
+  return false;
+}
+
+void Engine::try_disarm() {
+  std::unique_lock lock(mutex_);
+  sleeping_.store(false);
+  comm_.disarm_wires();
+  uint64_t rings;
+  (void)!::read(bell_.get(), &rings, sizeof rings);
+}
+
+}  // namespace weft
