@@ -1,5 +1,6 @@
 #include "expand/expand.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "expand/dependencies.hpp"
@@ -104,7 +105,7 @@ Result<Expansion> run(const Program& program, const ExpandOptions& options) {
     op.verb = from.verb;
     op.reduce = from.reduce;
     op.lane = from.lane;
-    op.sources = static_cast<uint16_t>(from.sources());
+    op.sources = static_cast<uint16_t>(std::max(from.sources(), 1U));
     op.peer = from.peer;
     op.step = from.step;
     add_regions(expansion.resolved, from, op, *plan);

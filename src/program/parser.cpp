@@ -376,7 +376,8 @@ void Parser::source(Statement& statement) {
 
 bool Parser::at_region() const {
   const Token& token = peek();
-  return token.is("in") || token.is("out") || token.is("scratch") || token.is("work") || token.is("[");
+  if (token.is("scratch")) return !peek(1).is("=");  // the attribute
+  return token.is("in") || token.is("out") || token.is("work") || token.is("[");
 }
 
 RegionList Parser::regions() {

@@ -29,7 +29,7 @@ using ProgramPtr = std::shared_ptr<const Program>;
 // Built-in programs in a fixed order, then those of WEFT_ALGO_PATH (a colon-separated list of directories and files)
 // once load_user_programs has accepted them. A user's program with a built-in's name is refused.
 const std::vector<ProgramPtr>& builtin_programs();
-// Parses and verifies (for 1..17 ranks and `ranks`); refuses with file, line and reason.
+// Parses and verifies (for 1..17 ranks and, up to 1024, for `ranks`); refuses with file, line and reason.
 Result<std::vector<ProgramPtr>> load_user_programs(const std::string& path, int ranks);
 
 struct ExpandOptions {

@@ -98,6 +98,9 @@ class Verifier {
   std::vector<Write> writes_;
   std::vector<Message> sends_, receives_;
   uint32_t step_ = 0;
+  // Of one operation; kept for their memory.
+  std::vector<uint64_t> classes_, other_classes_;
+  std::vector<Value> arriving_, kept_;
 };
 
 Value Verifier::combine(const Value& a, const Value& b) const {
@@ -330,7 +333,10 @@ Status Verifier::deliver(const Message& sent, const Message& received) {
   const Plan& sender = *plans_[static_cast<size_t>(sent.from)];
   const Plan& receiver = *plans_[static_cast<size_t>(received.to)];
   const Op& op = *received.op;
-  std::vector<uint64_t> sent_classes, classes;
+  std::vector<uint64_t>& sent_classes = other_classes_;
+  std::vector<uint64_t>& classes = classes_;
+  sent_classes.clear();
+  classes.clear();
   WEFT_RETURN_IF_ERROR(each_class(sent.from, sender.src(*sent.op), sent_classes));
   WEFT_RETURN_IF_ERROR(each_class(received.to, receiver.dst(op), classes));
   if (sent_classes != classes) {
@@ -338,7 +344,10 @@ Status Verifier::deliver(const Message& sent, const Message& received) {
                  "step {}: rank {} sends rank {} {} chunks, and rank {} expects {} chunks, or they differ in size",
                  step_, sent.from, sent.to, sent_classes.size(), sent.to, classes.size());
   }
-  std::vector<Value> arriving, kept;
+  std::vector<Value>& arriving = arriving_;
+  std::vector<Value>& kept = kept_;
+  arriving.clear();
+  kept.clear();
   WEFT_RETURN_IF_ERROR(each(sent.from, sender.src(*sent.op), [&](Buffer buffer, uint32_t chunk, uint32_t) {
     arriving.push_back(values_[slot_of(sent.from, buffer, chunk)]);
     return Status();

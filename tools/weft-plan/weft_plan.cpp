@@ -1,0 +1,213 @@
+// weft-plan: shows, expands and verifies algorithms.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/print.hpp"
+#include "program/program.hpp"
+#include "verify/verify.hpp"
+
+namespace {
+
+using weft::ProgramPtr;
+
+struct Arguments {
+  std::string collective, algorithm, what, format = "text", path, counts = "1..33";
+  int ranks = 4, rank = 0, root = 0;
+  bool in_place = false, source = false;
+};
+
+int complain(const std::string& message) {
+  std::cerr << "weft-plan: " << message << "\n";
+  return 1;
+}
+
+// Built-in programs and those of WEFT_ALGO_PATH.
+weft::Result<std::vector<ProgramPtr>> all_programs(const Arguments& arguments) {
+  std::vector<ProgramPtr> programs = weft::builtin_programs();
+  auto own = weft::load_user_programs(arguments.path, 1);
+  if (!own.ok()) return own.status();
+  programs.insert(programs.end(), own->begin(), own->end());
+  return programs;
+}
+
+weft::Result<ProgramPtr> find_program(const Arguments& arguments) {
+  auto programs = all_programs(arguments);
+  if (!programs.ok()) return programs.status();
+  std::string legal;
+  for (const ProgramPtr& program : *programs) {
+    if (weft::name_of(program->collective()) != arguments.collective) continue;
+    if (program->name() == arguments.algorithm) return program;
+    legal += (legal.empty() ? "" : ", ") + program->name();
+  }
+  if (legal.empty()) {
+    return weft::error(weftInvalidArgument, "there is no collective '{}'; weft-plan list shows all",
+                       arguments.collective);
+  }
+  return weft::error(weftInvalidArgument, "there is no {} '{}'; legal are {}", arguments.collective,
+                     arguments.algorithm, legal);
+}
+
+weft::Result<ProgramPtr> read_program(const std::string& file) {
+  std::ifstream stream(file, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  if (!stream) return weft::error(weftInvalidArgument, "{} cannot be read", file);
+  return weft::Program::parse(text, file);
+}
+
+// "4", "1..33", or a list of such.
+std::optional<std::vector<int>> parse_counts(const std::string& text) {
+  constexpr int kMost = 1 << 20;
+  std::vector<int> counts;
+  const char* at = text.data();
+  const char* end = at + text.size();
+  while (true) {
+    int low = 0;
+    auto parsed = std::from_chars(at, end, low);
+    int high = low;
+    if (parsed.ec == std::errc() && std::string_view(parsed.ptr, end).starts_with("..")) {
+      parsed = std::from_chars(parsed.ptr + 2, end, high);
+    }
+    if (parsed.ec != std::errc() || low < 1 || high < low || high > kMost) return std::nullopt;
+    for (int count = low; count <= high; ++count) counts.push_back(count);
+    if (parsed.ptr == end) return counts;
+    if (*parsed.ptr != ',') return std::nullopt;
+    at = parsed.ptr + 1;
+  }
+}
+
+int list(const Arguments& arguments) {
+  auto programs = all_programs(arguments);
+  if (!programs.ok()) return complain(programs.status().message());
+  for (const ProgramPtr& program : *programs) {
+    fmt::print("{:16}{:24}{}\n", weft::name_of(program->collective()), program->name(), program->file());
+  }
+  return 0;
+}
+
+int show(const Arguments& arguments) {
+  auto program = find_program(arguments);
+  if (!program.ok()) return complain(program.status().message());
+  if (arguments.source) {
+    std::cout << (*program)->text();
+    return 0;
+  }
+  std::vector<std::shared_ptr<const weft::Plan>> plans;
+  for (int rank = 0; rank < arguments.ranks; ++rank) {
+    auto plan = weft::expand(**program, {arguments.ranks, rank, arguments.root, arguments.in_place});
+    if (!plan.ok()) return complain(plan.status().message());
+    plans.push_back(*plan);
+  }
+  if (arguments.format == "json") std::cout << weft::to_json(plans) << "\n";
+  if (arguments.format == "svg") std::cout << weft::to_svg(plans);
+  for (size_t i = 0; arguments.format == "text" && i < plans.size(); ++i) std::cout << weft::to_text(*plans[i]);
+  return 0;
+}
+
+int expand(const Arguments& arguments) {
+  auto program = find_program(arguments);
+  if (!program.ok()) return complain(program.status().message());
+  auto plan = weft::expand(**program, {arguments.ranks, arguments.rank, arguments.root, arguments.in_place});
+  if (!plan.ok()) return complain(plan.status().message());
+  std::cout << (arguments.format == "json" ? weft::to_json(**plan) + "\n" : weft::to_text(**plan));
+  return 0;
+}
+
+weft::Result<std::vector<ProgramPtr>> programs_to_verify(const Arguments& arguments) {
+  if (arguments.what.ends_with(".algo") || arguments.what.find('/') != std::string::npos) {
+    auto program = read_program(arguments.what);
+    if (!program.ok()) return program.status();
+    return std::vector<ProgramPtr>{*program};
+  }
+  std::vector<ProgramPtr> chosen;
+  for (const ProgramPtr& program : weft::builtin_programs()) {
+    const bool wanted = arguments.what.empty() || arguments.what == program->name() ||
+                        arguments.what == weft::name_of(program->collective());
+    if (wanted && (arguments.algorithm.empty() || arguments.algorithm == program->name())) chosen.push_back(program);
+  }
+  if (chosen.empty()) {
+    return weft::error(weftInvalidArgument, "'{}{}{}' is neither a file (*.algo) nor a collective or an algorithm",
+                       arguments.what, arguments.algorithm.empty() ? "" : " ", arguments.algorithm);
+  }
+  return chosen;
+}
+
+int verify(const Arguments& arguments) {
+  const auto counts = parse_counts(arguments.counts);
+  if (!counts) return complain("-P: '" + arguments.counts + "' is not a number, a range a..b, or a list of those");
+  auto programs = programs_to_verify(arguments);
+  if (!programs.ok()) return complain(programs.status().message());
+  int wrong = 0;
+  for (const ProgramPtr& program : *programs) {
+    int verified = 0;
+    weft::Status status;
+    const auto begin = std::chrono::steady_clock::now();
+    for (const int count : *counts) {
+      if (!program->supports(count)) continue;
+      status = weft::verify(*program, count);
+      if (!status.ok()) break;
+      ++verified;
+    }
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    if (!status.ok()) {
+      ++wrong;
+      fmt::print("{:16}{:24}WRONG  {}\n", weft::name_of(program->collective()), program->name(), status.message());
+    } else {
+      fmt::print("{:16}{:24}right for {} of {} rank counts ({:.2f} s)\n", weft::name_of(program->collective()),
+                 program->name(), verified, counts->size(), seconds.count());
+    }
+  }
+  return wrong == 0 ? 0 : 1;
+}
+
+void add_program_options(CLI::App& command, Arguments& arguments) {
+  command.add_option("collective", arguments.collective, "allreduce, broadcast, ...")->required();
+  command.add_option("algorithm", arguments.algorithm, "ring, chain, ...")->required();
+  command.add_option("-P,--ranks", arguments.ranks, "Number of ranks")->check(CLI::Range(1, 1 << 20));
+  command.add_option("--root", arguments.root, "The root's rank");
+  command.add_flag("--in-place", arguments.in_place, "The plan of an in-place call");
+  command.add_option("--path", arguments.path, "Files and directories of your own, colon-separated")
+      ->envname("WEFT_ALGO_PATH");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("Shows, expands and verifies Weft's algorithms.", "weft-plan");
+  app.require_subcommand(1);
+
+  CLI::App* list_command = app.add_subcommand("list", "All algorithms, with those of WEFT_ALGO_PATH");
+  list_command->add_option("--path", arguments.path, "Files and directories of your own, colon-separated")
+      ->envname("WEFT_ALGO_PATH");
+
+  CLI::App* show_command = app.add_subcommand("show", "The plans of all ranks, as text, JSON or a timeline");
+  add_program_options(*show_command, arguments);
+  show_command->add_option("--format", arguments.format, "text, json or svg")
+      ->check(CLI::IsMember({"text", "json", "svg"}));
+  show_command->add_flag("--source", arguments.source, "The program's text instead");
+
+  CLI::App* expand_command = app.add_subcommand("expand", "The plan of one rank");
+  add_program_options(*expand_command, arguments);
+  expand_command->add_option("-r,--rank", arguments.rank, "The rank");
+  expand_command->add_option("--format", arguments.format, "text or json")->check(CLI::IsMember({"text", "json"}));
+
+  CLI::App* verify_command = app.add_subcommand("verify", "Proves algorithms right; all that are built in by default");
+  verify_command->add_option("what", arguments.what, "A file (*.algo), a collective, or an algorithm's name");
+  verify_command->add_option("algorithm", arguments.algorithm, "The algorithm, after a collective");
+  verify_command->add_option("-P,--ranks", arguments.counts, "Rank counts: 4, 1..33, or a list such as 1..17,64");
+
+  CLI11_PARSE(app, argc, argv);
+  if (list_command->parsed()) return list(arguments);
+  if (show_command->parsed()) return show(arguments);
+  if (expand_command->parsed()) return expand(arguments);
+  return verify(arguments);
+}
