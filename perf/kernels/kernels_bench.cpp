@@ -115,7 +115,7 @@ void copying(benchmark::State& state, size_t bytes, bool ours) {
   const Buffer a = make_buffer(bytes), out = make_buffer(bytes);
   for (auto _ : state) {
     if (ours) {
-      copy(out.get(), a.get(), bytes);
+      weft::copy(out.get(), a.get(), bytes);
     } else {
       std::memcpy(out.get(), a.get(), bytes);
     }

@@ -136,8 +136,10 @@ HWY_INLINE void drive(const Kernel kernel, void* to, size_t n, bool stream) {
   const size_t bytes_to_line = (0 - reinterpret_cast<uintptr_t>(dst)) % (lanes * sizeof(T));
   const bool can_align = bytes_to_line % sizeof(T) == 0;
   const size_t start = can_align ? bytes_to_line / sizeof(T) : 0;
-  if (stream && can_align) {
-    body<true>(kernel, dst, start, n);
+  // A non-temporal store of less than 16 bytes does not exist: Highway would write 16.
+  constexpr bool kCanStream = hn::MaxLanes(D()) * sizeof(T) >= 16;
+  if (kCanStream && stream && can_align) {
+    body<kCanStream>(kernel, dst, start, n);
     hwy::FlushStream();
   } else {
     body<false>(kernel, dst, start, n);

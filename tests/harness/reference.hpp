@@ -53,8 +53,8 @@ std::vector<std::byte> fold_buffers(weftDataType_t type, weftRedOp_t op, std::sp
 enum class Pattern {
   kBits,    // random bits, a third of them NaNs of all payloads, signed zeros, infinities, denormals, extremes
   kFinite,  // random finite values of moderate size with full mantissas: results depend on the order of the hops
-  kExact,   // values whose sum (or product, if op is prod) over any subset of up to 64 ranks is exact in the type: every
-            // order of hops, narrow or wide, gives the same bits
+  kExact,  // values whose sum (or product, if op is prod) over any subset of up to 64 ranks is exact in the type: every
+           // order of hops, narrow or wide, gives the same bits
 };
 
 // Element `index` of rank `rank`: a pure function of its arguments, so a test can recompute any element anywhere.
@@ -65,9 +65,9 @@ void fill(Pattern pattern, weftDataType_t type, weftRedOp_t op, uint64_t seed, i
 // For weftRedOpCreatePreMulSum with kExact: a power of two per rank that keeps the sum exact.
 Bits exact_scalar(weftDataType_t type, int rank);
 
-// "bfloat16 0x7fc0 (nan)", for messages.
+// "bfloat16 0x3f80 (1)", for messages.
 std::string show(weftDataType_t type, Bits bits);
-// "" if equal, else the first difference: "element 17 of 40: bfloat16 0x3f80 (1) instead of 0x4000 (2), 3 differ".
+// "" if equal, else the first: "element 1 of 3: float 0x40000000 (2) instead of float 0x40a00000 (5), 2 differ".
 std::string first_difference(weftDataType_t type, const void* actual, const void* expected, size_t count);
 
 }  // namespace weft::reference
