@@ -16,6 +16,13 @@ class Failures : public Suite {
 };
 WEFT_CONFORMANCE(Failures);
 
+// The wire forgets a test's requests when the test ends, as it must before their memory goes.
+struct Forget {
+  explicit Forget(Rank& rank) : rank(rank) {}
+  ~Forget() { rank.wire().cancel(); }
+  Rank& rank;
+};
+
 bool wait_error(Rank& rank, Wire& wire) {
   return rank.wait([&] { return wire.error().kind != Error::none; }, true);
 }
@@ -36,6 +43,7 @@ void clash(Rank& rank, const Clash& what, bool tells_both) {
   Incoming never({5, 0, 1}, 8);  // keeps rank 0 waiting for something
   in.memory.fill(99);
   Wire& wire = rank.wire();
+  const Forget forget(rank);
   if (rank.rank() == 0) {
     if (what.receive_first) rank.barrier();
     wire.send(out.request);
@@ -110,10 +118,11 @@ TEST_P(Failures, PeerIsKilled) {
             rank.wait([&] { return done() >= 3; });
             ::kill(::getpid(), SIGKILL);
           }
+          Incoming never({2, 0, 1}, 8);
+          const Forget forget(rank);
+          rank.wire().recv(never.request);
           ASSERT_TRUE(wait_error(rank, rank.wire()));
           EXPECT_EQ(rank.wire().error().kind, Error::closed) << rank.wire().error().text;
-          EXPECT_LT(done(), 64u);
-          rank.wire().cancel();
         },
         1);
   }
@@ -134,6 +143,7 @@ TEST_P(Failures, PeerIsKilledWhileWeSleep) {
           std::this_thread::sleep_for(std::chrono::milliseconds(300));
           ::kill(::getpid(), SIGKILL);
         }
+        const Forget forget(rank);
         rank.wire().recv(never.request);
         ASSERT_TRUE(rank.wait_asleep([&] {
           rank.wire().tick();
@@ -171,6 +181,7 @@ TEST_P(Failures, PeerLeavesInOrder) {
     rank.progress();
     EXPECT_EQ(rank.wire().error().kind, Error::none) << rank.wire().error().text;
     Incoming never({3, 0, 1}, 8);
+    const Forget forget(rank);
     rank.wire().recv(never.request);
     ASSERT_TRUE(wait_error(rank, rank.wire()));
     EXPECT_EQ(rank.wire().error().kind, Error::closed) << rank.wire().error().text;
@@ -209,6 +220,7 @@ TEST_P(Failures, PeerCancels) {
     rank.wire().recv(in.request);
     ASSERT_TRUE(rank.wait([&] { return in.request.done && hello.request.done; }));
     if (rank.rank() == 1) return rank.wire().cancel();
+    const Forget forget(rank);
     rank.wire().recv(never.request);
     ASSERT_TRUE(rank.wait(
         [&] {

@@ -125,8 +125,11 @@ TEST_P(Messages, Reduce) {
       const size_t count = counts[i / 2];
       const bool apart = i % 2 == 0;
       const MessageId id{3, i, 9};
-      out.emplace_back(id, 4 * count, 0, i % 5);
-      put_values(out.back().memory.data(), count, rank.rank(), i);
+      Outgoing& sent = out.emplace_back(id, 4 * count, 0);
+      put_values(sent.memory.data(), count, rank.rank(), i);
+      sent.pieces = cut(sent.memory.data(), 4 * count, i % 5, 4);  // what is combined comes in whole elements
+      sent.request.source.pieces = sent.pieces.data();
+      sent.request.source.count = static_cast<uint32_t>(sent.pieces.size());
       Incoming& message = in.emplace_back(id, 4 * count);
       message.pieces = cut(message.memory.data(), 4 * count, i % 7, 4);
       message.request.sink.dst = message.pieces.data();
