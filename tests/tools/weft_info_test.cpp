@@ -44,6 +44,16 @@ TEST(WeftInfo, B10_WrongEnvironmentIsSaid) {
   EXPECT_NE(run.err().find("WEFT_TIMEOUT=abc: not a number of seconds; legal: 0.1..2147483"), std::string::npos);
 }
 
+TEST(WeftInfo, TransportsAreShown) {
+  Process text(weft_info("--transports")), json(weft_info("--transports --json"));
+  EXPECT_EQ(text.wait(), 0) << text.err();
+  EXPECT_EQ(json.wait(), 0) << json.err();
+  std::vector<std::string> names;
+  for (const auto& line : nlohmann::json::parse(json.out())) names.push_back(line["name"]);
+  EXPECT_EQ(names, (std::vector<std::string>{"loop", "shm", "tcp"}));
+  for (const std::string& name : names) EXPECT_NE(text.out().find(name + " "), std::string::npos) << text.out();
+}
+
 TEST(WeftInfo, JobsAreShownWithTheirLastOperation) {
   const Directory directory;
   Config config;

@@ -3,11 +3,13 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 
 #include "config/config.hpp"
 #include "environment.hpp"
 #include "trace/status_file.hpp"
+#include "transports.hpp"
 #include "weft/weft.h"
 
 extern "C" char** environ;
@@ -19,6 +21,7 @@ enum class Form { text, json, markdown };
 struct Options {
   bool environment = false;
   bool job = false;
+  bool transports = false;
   std::string job_id, directory;
   Form form = Form::text;
 };
@@ -67,6 +70,16 @@ int show_jobs(const Options& options) {
   return found || options.job_id.empty() ? 0 : 1;
 }
 
+int show_transports(Form form) {
+  const auto& config = weft::config();
+  if (!config.ok()) return wrong(config.status().message());
+  std::fputs(
+      (form == Form::json ? weft::info::transports_json(config.value()) : weft::info::transports_text(config.value()))
+          .c_str(),
+      stdout);
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -76,6 +89,7 @@ int main(int argc, char** argv) {
                "weft-info");
   app.set_version_flag("--version", fmt::format("weft {}.{}.{}", WEFT_MAJOR, WEFT_MINOR, WEFT_PATCH));
   app.add_flag("--env", options.environment, "All WEFT_ variables, and what is wrong with those set here");
+  app.add_flag("--transports", options.transports, "The transports, and whether they are usable here");
   auto* job = app.add_option("--job", options.job_id,
                              "The last operation of every rank of a job (of all jobs without ID),\n"
                              "who is behind and who is missing")
@@ -90,6 +104,7 @@ int main(int argc, char** argv) {
   options.form = json ? Form::json : markdown ? Form::markdown : Form::text;
 
   if (options.environment) return show_environment(options.form);
+  if (options.transports) return show_transports(options.form);
   if (options.job) return show_jobs(options);
   std::fputs(app.help().c_str(), stdout);
   return 0;
