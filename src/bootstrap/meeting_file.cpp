@@ -132,8 +132,10 @@ Result<Meeting> meet_in_file(const std::string& path, bool root, const JobId& ta
     if (reading.id) {
       const ProbeResult result = probe(*reading.id, deadline);
       if (result.probe == Probe::ours) return Meeting{*reading.id, nullptr};
-      note =
-          fmt::format("it is stale: no root of its job answers at {} ({})", reading.id->address, result.why.message());
+      note = result.probe == Probe::unreachable
+                 ? fmt::format("the root that it names is not to be reached from here: {}", result.why.message())
+                 : fmt::format("it is stale: no root of its job answers at {} ({})", reading.id->address,
+                               result.why.message());
     }
     if (deadline.passed()) {
       return error(weftTimeout, "timed out at the rendezvous file {}: {}; is rank 0 up, and does it see that file?",
