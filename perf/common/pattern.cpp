@@ -10,7 +10,8 @@ namespace {
 
 // Tables repeat after this many elements. It is prime, so a chunk that lands in another chunk's place (their distance
 // is a multiple of a power of two, or of count/ranks) is not hidden by the repetition; and each repetition is rotated.
-constexpr size_t period_ = 4093;
+// With many ranks a shorter table keeps the work of reducing it in bounds.
+size_t period_for(int ranks) { return ranks <= 64 ? 4093 : 251; }
 
 uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
   x += 0x9e3779b97f4a7c15u;
