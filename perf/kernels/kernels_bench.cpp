@@ -110,10 +110,10 @@ void reduce(benchmark::State& state, weftDataType_t type, weftRedOp_t op, size_t
 }
 
 void call(benchmark::State& state, weftDataType_t type, size_t count) {
-  const Buffer a = make_buffer(4096), b = make_buffer(4096);
+  const Buffer a = make_buffer(4096), b = make_buffer(4096), out = make_buffer(4096);
   const ReduceFn kernel = reduce_function(type, weftSum);
   for (auto _ : state) {
-    kernel(a.get(), a.get(), b.get(), count);
+    kernel(out.get(), a.get(), b.get(), count);
     benchmark::ClobberMemory();
   }
 }

@@ -18,6 +18,7 @@
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "kernels/reduce.hpp"
 #include "kernels/stream.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -161,9 +162,20 @@ struct Binary {
 };
 
 template <class Op>
-void reduce(void* dst, const void* a, const void* b, size_t count) {
-  const bool stream = dst != a && dst != b && count * Binary<Op>::kBytes >= kStreamReduceBytes;
+HWY_NOINLINE void reduce(void* dst, const void* a, const void* b, size_t count, size_t stream_from) {
+  // In place the line is in the cache already and a non-temporal store would only drive it out.
+  const bool stream = dst != a && dst != b && count * Binary<Op>::kBytes >= stream_from;
   drive(Binary<Op>{static_cast<const uint8_t*>(a), static_cast<const uint8_t*>(b)}, dst, count, stream);
+}
+
+template <class Op, size_t kStreamFrom>
+void reduce_from(void* dst, const void* a, const void* b, size_t count) {
+  reduce<Op>(dst, a, b, count, kStreamFrom);
+}
+
+template <class Op>
+ReduceFn reduction(bool stream) {
+  return stream ? reduce_from<Op, kStreamTileBytes> : reduce_from<Op, kStreamReduceBytes>;
 }
 
 // One input; Op is a value with `using In`, `using Out` (tags of as many lanes) and `Vec<Out> apply(Vec<In> a) const`.

@@ -35,16 +35,16 @@ namespace weft {
 HWY_EXPORT(stream_copy);
 HWY_EXPORT(current_target);
 
-ReduceFn reduce_function(weftDataType_t type, weftRedOp_t op) {
+ReduceFn reduce_function(weftDataType_t type, weftRedOp_t op, bool stream) {
   if (!valid_type(type)) return nullptr;
-  if (!kTypes[type].floating) return reduce_integer(type, op);
+  if (!kTypes[type].floating) return reduce_integer(type, op, stream);
   switch (type_bytes(type)) {
     case 1:
-      return reduce_float8(type, op);
+      return reduce_float8(type, op, stream);
     case 2:
-      return reduce_half(type, op);
+      return reduce_half(type, op, stream);
     default:
-      return reduce_float(type, op);
+      return reduce_float(type, op, stream);
   }
 }
 

@@ -21,7 +21,11 @@ using ReduceFn = void (*)(void* dst, const void* a, const void* b, size_t count)
 // op is weftSum, weftProd, weftMax or weftMin; weftAvg and the ops made by weftRedOpCreatePreMulSum reduce by sum. The
 // pointer leads straight to the code of this CPU's SIMD target: fetch it once, call it often. nullptr if the type is
 // none of weft.h.
-ReduceFn reduce_function(weftDataType_t type, weftRedOp_t op);
+//
+// A result that is not in place is stored past the caches when one call writes 1 MiB or more. `stream` is for the
+// caller who cuts a much larger buffer into smaller tiles and knows that the caches will not hold it: then every call
+// of 4 KiB or more does so (a third less time where memory is the limit).
+ReduceFn reduce_function(weftDataType_t type, weftRedOp_t op, bool stream = false);
 
 // dst[i] = a[i] * *scalar; scalar is one element of `type`. dst may be a. Integers wrap.
 void scale(void* dst, const void* a, const void* scalar, size_t count, weftDataType_t type);

@@ -42,21 +42,21 @@ struct Extremum {
 };
 
 template <class T>
-ReduceFn choose(weftRedOp_t op) {
+ReduceFn choose(weftRedOp_t op, bool stream) {
   switch (op) {
     case weftProd:
-      return reduce<Prod<T>>;
+      return reduction<Prod<T>>(stream);
     case weftMax:
-      return reduce<Extremum<T, true>>;
+      return reduction<Extremum<T, true>>(stream);
     case weftMin:
-      return reduce<Extremum<T, false>>;
+      return reduction<Extremum<T, false>>(stream);
     default:
-      return reduce<Sum<T>>;
+      return reduction<Sum<T>>(stream);
   }
 }
 
-ReduceFn floating(weftDataType_t type, weftRedOp_t op) {
-  return type == weftFloat64 ? choose<double>(op) : choose<float>(op);
+ReduceFn floating(weftDataType_t type, weftRedOp_t op, bool stream) {
+  return type == weftFloat64 ? choose<double>(op, stream) : choose<float>(op, stream);
 }
 
 }  // namespace weft::HWY_NAMESPACE
@@ -65,6 +65,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace weft {
 HWY_EXPORT(floating);
-ReduceFn reduce_float(weftDataType_t type, weftRedOp_t op) { return HWY_DYNAMIC_DISPATCH(floating)(type, op); }
+ReduceFn reduce_float(weftDataType_t type, weftRedOp_t op, bool stream) {
+  return HWY_DYNAMIC_DISPATCH(floating)(type, op, stream);
+}
 }  // namespace weft
 #endif

@@ -48,21 +48,21 @@ struct Combine<Bf16, Op> {
 #endif
 
 template <class F>
-ReduceFn choose(weftRedOp_t op) {
+ReduceFn choose(weftRedOp_t op, bool stream) {
   switch (op) {
     case weftProd:
-      return reduce<Combine<F, Prod>>;
+      return reduction<Combine<F, Prod>>(stream);
     case weftMax:
-      return reduce<CodeExtremum<F, true>>;
+      return reduction<CodeExtremum<F, true>>(stream);
     case weftMin:
-      return reduce<CodeExtremum<F, false>>;
+      return reduction<CodeExtremum<F, false>>(stream);
     default:
-      return reduce<Combine<F, Sum>>;
+      return reduction<Combine<F, Sum>>(stream);
   }
 }
 
-ReduceFn half(weftDataType_t type, weftRedOp_t op) {
-  return type == weftBfloat16 ? choose<Bf16>(op) : choose<Fp16>(op);
+ReduceFn half(weftDataType_t type, weftRedOp_t op, bool stream) {
+  return type == weftBfloat16 ? choose<Bf16>(op, stream) : choose<Fp16>(op, stream);
 }
 
 }  // namespace weft::HWY_NAMESPACE
@@ -71,6 +71,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace weft {
 HWY_EXPORT(half);
-ReduceFn reduce_half(weftDataType_t type, weftRedOp_t op) { return HWY_DYNAMIC_DISPATCH(half)(type, op); }
+ReduceFn reduce_half(weftDataType_t type, weftRedOp_t op, bool stream) {
+  return HWY_DYNAMIC_DISPATCH(half)(type, op, stream);
+}
 }  // namespace weft
 #endif

@@ -59,34 +59,34 @@ struct Minimum {
 
 // Sums and products are taken modulo 2^bits, on unsigned lanes.
 template <class T>
-ReduceFn choose(weftRedOp_t op) {
+ReduceFn choose(weftRedOp_t op, bool stream) {
   using U = hwy::MakeUnsigned<T>;
   switch (op) {
     case weftProd:
-      return reduce<Prod<U>>;
+      return reduction<Prod<U>>(stream);
     case weftMax:
-      return reduce<Maximum<T>>;
+      return reduction<Maximum<T>>(stream);
     case weftMin:
-      return reduce<Minimum<T>>;
+      return reduction<Minimum<T>>(stream);
     default:
-      return reduce<Sum<U>>;
+      return reduction<Sum<U>>(stream);
   }
 }
 
-ReduceFn integer(weftDataType_t type, weftRedOp_t op) {
+ReduceFn integer(weftDataType_t type, weftRedOp_t op, bool stream) {
   switch (type) {
     case weftInt8:
-      return choose<int8_t>(op);
+      return choose<int8_t>(op, stream);
     case weftUint8:
-      return choose<uint8_t>(op);
+      return choose<uint8_t>(op, stream);
     case weftInt32:
-      return choose<int32_t>(op);
+      return choose<int32_t>(op, stream);
     case weftUint32:
-      return choose<uint32_t>(op);
+      return choose<uint32_t>(op, stream);
     case weftInt64:
-      return choose<int64_t>(op);
+      return choose<int64_t>(op, stream);
     default:
-      return choose<uint64_t>(op);
+      return choose<uint64_t>(op, stream);
   }
 }
 
@@ -96,6 +96,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace weft {
 HWY_EXPORT(integer);
-ReduceFn reduce_integer(weftDataType_t type, weftRedOp_t op) { return HWY_DYNAMIC_DISPATCH(integer)(type, op); }
+ReduceFn reduce_integer(weftDataType_t type, weftRedOp_t op, bool stream) {
+  return HWY_DYNAMIC_DISPATCH(integer)(type, op, stream);
+}
 }  // namespace weft
 #endif

@@ -188,6 +188,26 @@ TEST_P(Reduce, StreamedResultsAreTheSame) {
   }
 }
 
+// The variant for tiles of something large streams from 4 KiB on.
+TEST_P(Reduce, StreamingVariantHasTheSameBits) {
+  for (const weftDataType_t type : all_types()) {
+    for (const weftRedOp_t op : kBaseOps) {
+      const Case& data = values_case(type, op);
+      const ReduceFn reduce = reduce_function(type, op, true);
+      for (const size_t count : {size_t{0}, size_t{3}, kStreamTileBytes / type_bytes(type) + 5, data.a.count()}) {
+        Elements out(type, count);
+        reduce(out.data(), data.a.data(), data.b.data(), count);
+        EXPECT_EQ(reference::first_difference(type, out.data(), data.expected.data(), count), "") << label(type, op);
+        if (count == data.a.count()) {
+          std::memcpy(out.data(), data.a.data(), out.bytes());
+          reduce(out.data(), out.data(), data.b.data(), count);
+          EXPECT_EQ(out.difference(data.expected), "") << label(type, op) << " in place";
+        }
+      }
+    }
+  }
+}
+
 TEST(ReduceFunction, AverageAndMadeOpsAreSums) {
   for (const weftDataType_t type : all_types()) {
     EXPECT_EQ(reduce_function(type, weftAvg), reduce_function(type, weftSum));
