@@ -31,7 +31,7 @@ class Evaluator {
   int64_t overflow(const Expr& expr);
 
   const Ast& ast_;
-  const std::string& file_;
+  const std::string file_;
   std::vector<int64_t> slots_;
   uint64_t budget_;
   Status failure_;

@@ -50,7 +50,7 @@ class Mutator {
 };
 
 TEST(Fuzz, DamagedProgramsNeverCrash) {
-  Mutator mutator(20240607);
+  Mutator mutator(20240607U + static_cast<uint32_t>(testing::UnitTest::GetInstance()->random_seed()));
   int parsed = 0, verified = 0;
   for (int round = 0; round < 60; ++round) {
     for (const ProgramPtr& original : builtin_programs()) {
