@@ -99,7 +99,12 @@ int main(int argc, char** argv) {
       ->type_name("DIR");
   app.add_flag("--json", json, "Print JSON");
   app.add_flag("--markdown", markdown, "Print --env as docs/environment.md");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& problem) {
+    constexpr int kUsage = 2;
+    return app.exit(problem) == 0 ? 0 : kUsage;
+  }
   options.job = job->count() > 0;
   options.form = json ? Form::json : markdown ? Form::markdown : Form::text;
 
