@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bitset>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -19,14 +20,20 @@ std::string host_name() {
   return name;
 }
 
-int usable_cores() {
+// The cores that this rank may run on, as the text of a bit set, and how many of them its quota of processor time is
+// worth ("200000 100000" in cpu.max: two).
+std::string usable_cores() {
   cpu_set_t set;
-  int cores = ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-  // A quota of processor time ("200000 100000": two cores' worth) counts as so many cores.
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) CPU_SET(0, &set);
+  std::bitset<CPU_SETSIZE> cores;
+  for (size_t i = 0; i < CPU_SETSIZE; ++i) cores[i] = CPU_ISSET(i, &set);
+  std::string bits = cores.to_string();
+  bits.erase(0, bits.find('1'));
   std::ifstream quota("/sys/fs/cgroup/cpu.max");
   double limit = 0, period = 0;
-  if (quota >> limit >> period && period > 0) cores = std::min(cores, std::max(1, static_cast<int>(limit / period)));
-  return std::max(1, cores);
+  const bool limited = static_cast<bool>(quota >> limit >> period) && period > 0;
+  return fmt::format("{} {}", limited ? std::max(1, static_cast<int>(limit / period)) : CPU_SETSIZE, bits);
 }
 
 // Whether a list such as "shm,tcp" allows a transport; an empty list allows all.
@@ -58,8 +65,8 @@ std::string agreed_settings(const Config& config) {
 }  // namespace
 
 std::string Comm::pack(const Member& member) {
-  nlohmann::json json{{"host", member.host}, {"process", member.process}, {"agreed", member.agreed},
-                      {"spare", member.spare}};
+  nlohmann::json json{
+      {"host", member.host}, {"process", member.process}, {"agreed", member.agreed}, {"spare", member.spare}};
   for (const auto& [transport, address] : member.addresses) json["addresses"][transport] = address;
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -117,8 +124,8 @@ Status Comm::set_up(Deadline deadline) {
 
 Status Comm::make_transports() {
   WEFT_RETURN_IF_ERROR(check_transport_list(config_.transport));
-  const TransportContext context{.rank = rank_, .size = size_, .group = id_.group, .secret = id_.secret,
-                                 .config = &config_, .poller = &poller_};
+  const TransportContext context{
+      .rank = rank_, .size = size_, .group = id_.group, .secret = id_.secret, .config = &config_, .poller = &poller_};
   std::string reasons;
   for (const TransportEntry& entry : transports()) {
     if (size_ == 1 || !allowed(config_.transport, entry.name)) continue;
@@ -181,20 +188,26 @@ Status Comm::find_nodes(Deadline deadline) {
   topology_.ranks = size_;
   topology_.node.clear();
   topology_.nodes = 0;
-  std::vector<int> members(static_cast<size_t>(size_)), cores(static_cast<size_t>(size_));
+  // Of each node: how many ranks, which cores they have between them, and the largest quota.
+  std::vector<size_t> members(static_cast<size_t>(size_)), quotas(static_cast<size_t>(size_));
+  std::vector<std::bitset<CPU_SETSIZE>> cores(static_cast<size_t>(size_));
   for (int rank = 0; rank < size_; ++rank) {
-    int node = rank, count = 1;
-    if (std::sscanf((*all)[static_cast<size_t>(rank)].c_str(), "%d %d", &node, &count) != 2 || node < 0 || node > rank) {
+    int node = rank;
+    size_t quota = 1;
+    char bits[CPU_SETSIZE + 1] = {};
+    if (std::sscanf((*all)[static_cast<size_t>(rank)].c_str(), "%d %zu %1024[01]", &node, &quota, bits) != 3 ||
+        node < 0 || node > rank) {
       return error(weftRemoteError, "rank {} sent an outcome of its shared-memory trial that is not understood", rank);
     }
     if (node < rank) node = topology_.node[static_cast<size_t>(node)];
     topology_.node.push_back(node);
     topology_.nodes += node == rank ? 1 : 0;
     ++members[static_cast<size_t>(node)];
-    cores[static_cast<size_t>(node)] = std::max(cores[static_cast<size_t>(node)], count);
+    cores[static_cast<size_t>(node)] |= std::bitset<CPU_SETSIZE>(bits);
+    quotas[static_cast<size_t>(node)] = std::max(quotas[static_cast<size_t>(node)], quota);
   }
   for (size_t node = 0; node < members.size(); ++node) {
-    topology_.oversubscribed = topology_.oversubscribed || members[node] > cores[node];
+    topology_.oversubscribed = topology_.oversubscribed || members[node] > std::min(quotas[node], cores[node].count());
   }
   topology_.one_process = std::all_of(members_.begin(), members_.end(), [&](const Member& member) {
     return member.process == members_[0].process && member.host == members_[0].host;
@@ -220,8 +233,10 @@ Status Comm::choose_transports() {
       std::string mine, theirs;
       for (const auto& transport : transports_) mine += " " + std::string(transport->name());
       for (const auto& [name, address] : members_[static_cast<size_t>(peer)].addresses) theirs += " " + name;
-      return error(weftSystemError, "rank {} (transports:{}) and rank {} (transports:{}) have none in common that reaches"
-                   " from {} to {}", rank_, mine, peer, theirs, members_[static_cast<size_t>(rank_)].host,
+      return error(weftSystemError,
+                   "rank {} (transports:{}) and rank {} (transports:{}) have none in common that reaches"
+                   " from {} to {}",
+                   rank_, mine, peer, theirs, members_[static_cast<size_t>(rank_)].host,
                    members_[static_cast<size_t>(peer)].host);
     }
   }
