@@ -4,6 +4,7 @@
 // every process may call weftGetUniqueId.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,11 +48,16 @@ class Bootstrap {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // The rank through which the control plane goes; -1: there is none (ranks of one process).
+  virtual int root() const { return -1; }
   // A random number that the root made for this join, the same on all ranks: ids that a launcher's variables make come
   // out the same each time in one job, this does not.
   virtual uint64_t session() const { return 0; }
   // Collective: every rank's bytes, by rank. Errors name the ranks that did not take part, or that were lost.
   virtual Result<std::vector<std::string>> all_gather(const std::string& mine, Deadline deadline) = 0;
+
+  // A round ends within a fraction of a second, with weftAborted, once the flag is set; any thread may set it.
+  void cancel_when(const std::atomic<bool>* flag) { cancel_ = flag; }
 
   // Control plane; callable after join, from one thread at a time. send() goes to all others (through the root) and
   // never blocks; poll() never blocks. After poll() reported the root as lost nothing further arrives.
@@ -61,6 +67,14 @@ class Bootstrap {
   virtual int fd() const = 0;
   // Says goodbye; a rank that left is not lost. The destructor without it looks like a death to the others.
   virtual void leave() = 0;
+
+ protected:
+  bool cancelled() const { return cancel_ != nullptr && cancel_->load(std::memory_order_relaxed); }
+  Status cancellation() const { return error(weftAborted, "weftCommAbort was called on rank {} while it set up", rank()); }
+  static constexpr int kLookMs = 100;  // how often a round looks at the flag
+
+ private:
+  const std::atomic<bool>* cancel_ = nullptr;
 };
 
 // A bound, listening socket: see listener.hpp.

@@ -47,8 +47,9 @@ class Local final : public Bootstrap {
     while (shared_->completed < round) {
       if (complete(round)) break;
       if (Status status = check(round, false); !status.ok()) return status;
+      if (cancelled()) return cancellation();
       if (deadline.passed()) return check(round, true);
-      shared_->changed.wait_for(lock, std::chrono::milliseconds(deadline.left_ms(1000)));
+      shared_->changed.wait_for(lock, std::chrono::milliseconds(deadline.left_ms(kLookMs)));
     }
     if (shared_->completed != round) {
       return error(weftTimeout, "rank {} came too late: the others are at a later round", rank_);

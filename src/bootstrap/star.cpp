@@ -267,8 +267,9 @@ Star::Gathered Star::gather_as_root(const std::string& mine, Deadline deadline) 
     }
     if (!gone_ranks.empty()) return fail(missing(gone_ranks, how));
     if (awaited.empty()) break;
+    if (cancelled()) return fail(cancellation());
     if (deadline.passed()) return fail(missing(awaited, Presence::here));
-    pump(deadline.left_ms(1000));
+    pump(deadline.left_ms(kLookMs));
   }
   size_t total = 0;
   std::string body;
@@ -313,8 +314,9 @@ Star::Gathered Star::gather_as_member(const std::string& mine, Deadline deadline
     // The result may stand before the root's goodbye in the stream, so it counts even where the root is gone.
     if (auto result = results_.extract(round_)) return std::move(result.mapped());
     if (presence_[root] != Presence::here) return missing({options_.root}, presence_[root]);
+    if (cancelled()) return cancellation();
     if (patience.passed()) return missing({options_.root}, Presence::here);
-    pump(patience.left_ms(1000));
+    pump(patience.left_ms(kLookMs));
   }
 }
 

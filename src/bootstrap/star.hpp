@@ -28,6 +28,7 @@ class Star final : public Bootstrap {
 
   int rank() const override { return options_.rank; }
   int size() const override { return options_.size; }
+  int root() const override { return options_.root; }
   uint64_t session() const override { return options_.session; }
   Result<std::vector<std::string>> all_gather(const std::string& mine, Deadline deadline) override;
   void send(const std::string& text) override;
