@@ -371,6 +371,10 @@ void RingWire::disarm() {
   drain_wakeups();
 }
 
+void RingWire::early(std::vector<MessageId>* ids) const {
+  for (const auto& [key, message] : early_) ids->push_back(message.id);
+}
+
 void RingWire::cancel() {
   queued_.clear();
   viewed_.clear();

@@ -18,6 +18,8 @@ class RingWire : public Wire {
   bool progress() final;
   bool arm() final;
   void disarm() final;
+  bool has_early() const final { return !early_.empty(); }
+  void early(std::vector<MessageId>* ids) const final;
   void cancel() override;
   RingWire* ring_wire() final { return this; }
   bool connected() const final { return connected_; }

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "bootstrap/handshake.hpp"
 #include "config/config.hpp"
@@ -116,6 +117,9 @@ class Wire {
   virtual void disarm() {}
   // Called about once a millisecond of waiting: looks whether the peer is still there, where that costs a system call.
   virtual void tick() {}
+  // Messages that came before their receive and wait for it; adds their ids.
+  virtual bool has_early() const { return false; }
+  virtual void early(std::vector<MessageId>* /*ids*/) const {}
   // Forgets all requests: called before an abort or a timeout returns to the user. After it no memory that a request
   // named is read or written any more, by us or by the peer. The wire is of no use afterwards.
   virtual void cancel() = 0;

@@ -43,7 +43,7 @@ class Table {
     return nullptr;
   }
   template <typename Visit>
-  void for_each(Visit visit) {
+  void for_each(Visit visit) const {
     if (count_ == 0) return;
     for (Node* node : heads_) {
       while (node != nullptr) {
@@ -104,6 +104,10 @@ class EarlyStore {
 
   Early* find(uint64_t key) const { return table_.find(key); }
   size_t count() const { return table_.size(); }
+  template <typename Visit>
+  void for_each(Visit visit) const {
+    table_.for_each(visit);
+  }
   size_t bytes() const { return bytes_; }
 
   Early& add(const Frame& frame) {
