@@ -6,6 +6,7 @@
 
 #include "api/handles.hpp"
 #include "bootstrap/launch.hpp"
+#include "comm/limits.hpp"
 #include "log/log.hpp"
 
 namespace weft {
@@ -82,6 +83,7 @@ Status check_ranks(int nranks, int rank) {
 Result<std::unique_ptr<Comm>> join_and_create(const JobId& id, std::shared_ptr<Listener> listener, int rank, int size,
                                               const Config& config, const std::string& label) {
   const Deadline deadline = Deadline::after(std::chrono::milliseconds(config.init_timeout_ms));
+  raise_descriptor_limit(config, static_cast<size_t>(size));
   std::unique_ptr<Bootstrap> bootstrap;
   if (size == 1) {
     bootstrap = std::move(local_bootstraps(1)[0]);
@@ -160,6 +162,7 @@ Status init_all(weftComm** comms, int count) {
   if (!process.ok()) return process.status();
   auto id = JobId::random();
   if (!id.ok()) return id.status();
+  raise_descriptor_limit(process.value(), static_cast<size_t>(count), static_cast<size_t>(count));
   auto bootstraps = local_bootstraps(count);
   std::vector<std::unique_ptr<weftComm>> handles;
   std::vector<std::thread> threads;
@@ -243,6 +246,7 @@ Status shrink(weftComm* parent, const int* excluded, int count, weftComm** to, c
     return check_ready(parent);
   }
   Comm& comm = *parent->comm;
+  if (comm.forked()) return check_ready(parent);
   if (count < 0 || (count > 0 && excluded == nullptr) || (flags & ~WEFT_SHRINK_ABORT) != 0) {
     return error(weftInvalidArgument, "weftCommShrink with {} excluded ranks and flags {:#x}", count, flags);
   }
@@ -361,8 +365,13 @@ weftResult_t weftCommDestroy(weftComm_t comm) {
   if (comm == nullptr) return weftSuccess;
   return guarded(nullptr, [&]() -> Status {
     if (comm->magic != weftComm::kMagic) return error(weftInvalidArgument, "comm is not a communicator");
+    if (comm->comm != nullptr && comm->comm->forked()) {
+      // Its sockets, and the threads that it had, are the parent's: to close them in order would end them there.
+      comm->magic = 0;
+      return {};
+    }
     if (comm->init.joinable()) comm->init.join();
-    if (comm->comm != nullptr && !comm->comm->forked()) {
+    if (comm->comm != nullptr) {
       (void)weft::finalize(comm);
       std::lock_guard lock(comm->comm->engine().mutex());
       comm->comm->leave();
@@ -377,6 +386,7 @@ weftResult_t weftCommAbort(weftComm_t comm) {
     if (comm == nullptr || comm->magic != weftComm::kMagic) return error(weftInvalidArgument, "comm is no communicator");
     if (!comm->ready.load() || comm->comm == nullptr) return {};
     weft::Comm& inner = *comm->comm;
+    if (inner.forked()) return weft::check_ready(comm);
     inner.abort_requested.store(true);
     inner.engine().wake();
     // Whoever is in the engine leaves it at its next look, within milliseconds.

@@ -49,6 +49,7 @@ Status run_items(std::vector<Group::Item> items) {
   bool in_progress = false;
   for (Group::Item& item : items) {
     Comm* comm = item.comm->comm.get();
+    comm->queued.fetch_add(1);
     OperationPtr operation = comm->engine().create(std::move(item.call));
     weftStream* stream = item.stream;
     if (stream == nullptr && item.comm->own_stream != nullptr) {
@@ -64,7 +65,10 @@ Status run_items(std::vector<Group::Item> items) {
     job->second.operations.emplace_back(comm, std::move(operation));
   }
   for (auto& [stream, job] : jobs) stream->stream.enqueue(std::move(job));
-  for (const auto& [comm, operation] : blocking) comm->engine().submit(operation);
+  for (const auto& [comm, operation] : blocking) {
+    comm->engine().submit(operation);
+    comm->queued.fetch_sub(1);
+  }
   if (!blocking.empty()) WEFT_RETURN_IF_ERROR(Engine::wait_all(blocking));
   return in_progress ? Status(weftInProgress, "") : Status();
 }
@@ -114,6 +118,9 @@ Status check_stream(weftStream* stream) {
   if (stream != nullptr && stream->magic != weftStream::kMagic) {
     return error(weftInvalidArgument, "stream is not a weftStream_t");
   }
+  if (stream != nullptr && stream->stream.forked()) {
+    return error(weftInvalidUsage, "this process was forked after the stream was made; only the parent may use it");
+  }
   return {};
 }
 
@@ -130,6 +137,7 @@ Status issue(weftComm* comm, Call call, weftStream* stream) {
   if (stream == nullptr && comm->own_stream == nullptr) return engine.run(call);
   weftStream* to = stream != nullptr ? stream : comm->own_stream.get();
   StreamJob job;
+  comm->comm->queued.fetch_add(1);
   job.operations.emplace_back(comm->comm.get(), engine.create(std::move(call)));
   to->stream.enqueue(std::move(job));
   return stream == nullptr ? Status(weftInProgress, "") : Status();
@@ -199,6 +207,7 @@ weftResult_t weftStreamQuery(weftStream_t stream) {
 weftResult_t weftStreamDestroy(weftStream_t stream) {
   if (stream == nullptr) return weftSuccess;
   return guarded(nullptr, [&]() -> Status {
+    if (stream->magic == weftStream::kMagic && stream->stream.forked()) return {};  // all of it is the parent's
     WEFT_RETURN_IF_ERROR(weft::check_stream(stream));
     const Status last = stream->stream.synchronize();
     stream->magic = 0;

@@ -17,6 +17,7 @@ Comm::Comm(std::unique_ptr<Bootstrap> bootstrap, const JobId& id, Config config,
       poller_(std::move(poller)),
       wires_(static_cast<size_t>(size_)) {
   timeout_ms.store(config_.timeout_ms);
+  bootstrap_->cancel_when(&abort_requested);
 }
 
 Comm::~Comm() {
@@ -96,6 +97,9 @@ void Comm::fail(Status status, bool tell) {
   if (failed_.load()) return;
   log(LogLevel::warn, "communicator {}: {}", label_.empty() ? fmt::format("{:x}", id_.group) : label_,
       status.message());
+  if (status.code() == weftTimeout && log_enabled(LogLevel::warn)) {
+    log(LogLevel::warn, "the last operations of rank {} in it:\n{}", rank_, recorder_->to_text());
+  }
   {
     std::lock_guard lock(status_mutex_);
     status_ = std::move(status);

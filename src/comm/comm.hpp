@@ -64,7 +64,10 @@ class Comm {
 
   std::atomic<int64_t> timeout_ms{0};
   std::atomic<bool> abort_requested{false};
-  std::atomic<int> queued{0};  // operations on streams, not done yet
+  // Operations on streams that are not done yet, and others that have a sequence number but were not handed to the
+  // engine yet. While there are any, no small call may run ahead with the engine to itself: one before it in the order
+  // could not move, and its peers may wait for just that one.
+  std::atomic<int> queued{0};
 
   // Where the members of a communicator made from this one can meet, listening since before anything could fail; by
   // rank, empty where that rank could not listen.

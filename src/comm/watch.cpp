@@ -45,16 +45,20 @@ std::string Watch::name(uint32_t sequence) const {
 }
 
 Status Watch::compare(int from, const Doing& theirs, const Doing* doing) {
-  if (doing == nullptr || doing->sequence != theirs.sequence || (theirs.sequence & MessageId::kPointToPoint) ||
-      theirs.signature == doing->signature) {
-    return {};
+  if (theirs.sequence & MessageId::kPointToPoint) return {};
+  std::optional<Doing> mine;
+  if (doing != nullptr && doing->sequence == theirs.sequence) {
+    mine = *doing;
+  } else {
+    mine = comm_.engine().past(theirs.sequence);
   }
-  if (said_sequence_ != doing->sequence) say(*doing);  // so that they can tell, too
+  if (!mine.has_value() || mine->signature == theirs.signature) return {};
+  if (said_sequence_ != mine->sequence) say(*mine);  // so that they can tell, too
   return error(weftInvalidUsage, "the ranks' calls do not match at {}: rank {} called {}, rank {} called {}",
-               name(theirs.sequence), comm_.rank(), doing->text, from, theirs.text);
+               name(theirs.sequence), comm_.rank(), mine->text, from, theirs.text);
 }
 
-Status Watch::take_alert(int from, const std::string& text, const Doing* doing) {
+Status Watch::take_alert(int from, const std::string& text, const Doing* doing, bool* known) {
   std::string_view rest(text);
   if (rest.size() < 2) return {};
   const char kind = rest[0];
@@ -62,6 +66,7 @@ Status Watch::take_alert(int from, const std::string& text, const Doing* doing) 
   int64_t a = 0, b = 0, c = 0;
   if (kind == 'E') {
     if (!read_number(&rest, &a)) return {};
+    *known = true;  // it has told everybody
     const auto code = static_cast<weftResult_t>(a);
     return Status(code == weftInvalidUsage || code == weftTimeout || code == weftAborted ? code : weftRemoteError,
                   fmt::format("rank {} reports: {}", from, rest));
@@ -72,13 +77,14 @@ Status Watch::take_alert(int from, const std::string& text, const Doing* doing) 
   return compare(from, theirs, doing);
 }
 
-Status Watch::take_control(const Doing* doing) {
+Status Watch::take_control(const Doing* doing, bool* known) {
   while (std::optional<Control> control = comm_.bootstrap().poll()) {
     if (control->from < 0 || control->from >= comm_.size() || control->from == comm_.rank()) continue;
     const auto from = static_cast<size_t>(control->from);
     switch (control->kind) {
       case Control::Kind::lost:
         lost_[from] = true;
+        *known = true;
         return error(weftRemoteError, "rank {} died (its connection closed without a goodbye){}", control->from,
                      doing == nullptr ? "" : fmt::format(" while this rank was in {}, {}", name(doing->sequence),
                                                          doing->text));
@@ -86,7 +92,7 @@ Status Watch::take_control(const Doing* doing) {
         left_[from] = true;
         break;
       case Control::Kind::alert:
-        WEFT_RETURN_IF_ERROR(take_alert(control->from, control->text, doing));
+        WEFT_RETURN_IF_ERROR(take_alert(control->from, control->text, doing, known));
         break;
     }
   }
@@ -120,6 +126,29 @@ Status Watch::wire_trouble(const Doing* doing) {
   }
 }
 
+// Messages that wait for a receive belong to operations that are still to come. One of an operation that is over here
+// was sent by a rank that called something else.
+Status Watch::stray_messages() {
+  for (const auto& wire : comm_.wires()) {
+    if (wire == nullptr) continue;
+    early_.clear();
+    wire->early(&early_);
+    for (const MessageId& id : early_) {
+      const auto past = id.sequence & MessageId::kPointToPoint ? std::nullopt : comm_.engine().past(id.sequence);
+      if (!past.has_value()) continue;
+      if (!stray_) {
+        stray_ = true;
+        stray_since_ = Clock::now();
+        say(*past);  // the rank that sent it answers with its own call
+      }
+      if (Clock::now() - stray_since_ < kReasonWait) continue;
+      return error(weftInvalidUsage, "the ranks' calls do not match at {}: rank {} called {}, rank {} something else",
+                   name(id.sequence), comm_.rank(), past->text, wire->peer());
+    }
+  }
+  return {};
+}
+
 void Watch::say(const Doing& doing) {
   said_at_ = Clock::now();
   said_sequence_ = doing.sequence;
@@ -127,9 +156,11 @@ void Watch::say(const Doing& doing) {
   comm_.bootstrap().send(pack(doing));
 }
 
-Status Watch::look(const Doing* doing, Clock::time_point since) {
-  WEFT_RETURN_IF_ERROR(take_control(doing));
+Status Watch::look(const Doing* doing, Clock::time_point since, bool* known) {
+  *known = false;
+  WEFT_RETURN_IF_ERROR(take_control(doing, known));
   WEFT_RETURN_IF_ERROR(wire_trouble(doing));
+  WEFT_RETURN_IF_ERROR(stray_messages());
   if (doing == nullptr) return {};
   const auto now = Clock::now();
   const milliseconds patience = std::min(milliseconds(1000), milliseconds(comm_.timeout_ms.load() / 4));
@@ -160,6 +191,12 @@ Status Watch::timed_out(const Doing& doing, milliseconds waited) {
     }
     if (word->doing.waiting_for < 0 || word->doing.waiting_for == comm_.rank()) break;
     blamed = word->doing.waiting_for;
+  }
+  // All words go through one rank. Where it waits itself, and relays, at least its own word is here by now.
+  const int root = comm_.bootstrap().root();
+  const bool silent = std::none_of(words_.begin(), words_.end(), [](const auto& word) { return word.has_value(); });
+  if (silent && comm_.size() > 2 && root >= 0 && root != comm_.rank() && blamed >= 0 && blamed != root) {
+    behind += fmt::format(", or rank {} hangs, through which the ranks tell each other what they wait for", root);
   }
   const double seconds = static_cast<double>(waited.count()) / 1000;
   if (blamed < 0 || blamed == comm_.rank()) {

@@ -31,9 +31,11 @@ class Watch {
  public:
   explicit Watch(Comm& comm);
 
-  // Looks at the control plane and at the wires' errors; an error ends the communicator. `doing`: what this rank waits
-  // in, if it does, since `since`. Called about once a millisecond of waiting, and when a wire has an error.
-  Status look(const Doing* doing, Clock::time_point since);
+  // Looks at the control plane and at the wires; an error ends the communicator. `doing`: what this rank waits in, if it
+  // does, since `since`. *known: the other ranks know of it already. Called about once a millisecond of waiting.
+  Status look(const Doing* doing, Clock::time_point since, bool* known);
+  // A message came that belongs to no call of this rank; look() ends the communicator within a second.
+  bool puzzled() const { return stray_; }
   // What a timeout of `doing` after `waited` says.
   Status timed_out(const Doing& doing, std::chrono::milliseconds waited);
   // Tells the others that this communicator ended here.
@@ -44,10 +46,11 @@ class Watch {
     Doing doing;
     Clock::time_point at;
   };
-  Status take_control(const Doing* doing);
-  Status take_alert(int from, const std::string& text, const Doing* doing);
+  Status take_control(const Doing* doing, bool* known);
+  Status take_alert(int from, const std::string& text, const Doing* doing, bool* known);
   Status compare(int from, const Doing& theirs, const Doing* doing);
   Status wire_trouble(const Doing* doing);
+  Status stray_messages();
   void say(const Doing& doing);
   std::string name(uint32_t sequence) const;
 
@@ -59,6 +62,9 @@ class Watch {
   int said_waiting_ = -1;
   Clock::time_point trouble_since_{};  // a wire is closed or mismatched, and we wait for the reason
   bool trouble_ = false;
+  Clock::time_point stray_since_{};  // a message of an operation that is over here
+  bool stray_ = false;
+  std::vector<MessageId> early_;
 };
 
 }  // namespace weft

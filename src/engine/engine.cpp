@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "comm/comm.hpp"
 #include "log/log.hpp"
@@ -46,6 +47,16 @@ size_t tuner_bytes(const Call& call, int ranks) {
     default:
       return 0;
   }
+}
+
+// As describe(Call) had it.
+std::string describe_call(const OpSnapshot& op) {
+  if (op.collective == "barrier") return op.collective;
+  std::string text = op.collective == "alltoallv" ? fmt::format("alltoallv of {}", op.type)
+                                                  : fmt::format("{} of {} {}", op.collective, op.count, op.type);
+  if (!op.op.empty()) text += ", " + op.op;
+  if (op.root >= 0) text += fmt::format(", root {}", op.root);
+  return text;
 }
 
 weftRedOp_t base_op(const Call& call) { return call.scaled || call.op == weftAvg ? weftSum : call.op; }
@@ -342,7 +353,7 @@ bool Engine::progress() {
   moved |= comm_.progress_wires();
   for (size_t i = 0; i < active_.size();) {
     const OperationPtr operation = active_[i];
-    moved |= operation->flow->advance();
+    if (operation->flow->advance()) moved = operation->moved = true;
     if (comm_.failed()) {
       end_all(comm_.status());
       return true;
@@ -362,6 +373,9 @@ bool Engine::progress() {
 void Engine::finish(Operation& operation, Status result) {
   if (operation.flow != nullptr) {
     comm_.recorder().end(operation.ticket, result.ok());
+    if (result.ok() && !(operation.id.sequence & MessageId::kPointToPoint)) {
+      past_[operation.id.sequence % past_.size()] = {operation.id.sequence, operation.id.signature};
+    }
     if (trace_enabled()) {
       trace_event({.kind = TraceKind::operation, .rank = comm_.rank(), .peer = operation.call.root,
                    .sequence = operation.id.sequence, .group = comm_.group(),
@@ -390,6 +404,23 @@ void Engine::end_all(const Status& status) {
   }
 }
 
+std::optional<Doing> Engine::past(uint32_t sequence) const {
+  const Past& past = past_[sequence % past_.size()];
+  if (past.sequence != sequence) return std::nullopt;
+  Doing doing{sequence, past.signature, -1, "something that is no longer remembered"};
+  for (const OpSnapshot& op : comm_.recorder().snapshot()) {
+    if (op.sequence == sequence) doing.text = describe_call(op);
+  }
+  return doing;
+}
+
+void Engine::note_moves() {
+  const auto now = Clock::now();
+  for (const OperationPtr& operation : active_) {
+    if (std::exchange(operation->moved, false)) operation->since = now;
+  }
+}
+
 Doing Engine::doing(const Operation& operation) const {
   return {operation.id.sequence, operation.id.signature,
           operation.flow == nullptr ? -1 : operation.flow->waiting_for(), describe(operation.call)};
@@ -406,17 +437,15 @@ const Operation* Engine::oldest() const {
 // ---- Blocking calls
 
 Status Engine::run(Call& call) {
+  OperationPtr operation;
   {
     std::lock_guard lock(mutex_);
     Status status;
     if (try_small(call, &status)) return status;
+    // Handed over under the lock: no other thread's small call comes between this one's number and its start.
+    operation = create(call);
+    submit(operation);
   }
-  return run_general(call);
-}
-
-Status Engine::run_general(Call& call) {
-  const OperationPtr operation = create(call);
-  submit(operation);
   return wait_all({{&comm_, operation}});
 }
 

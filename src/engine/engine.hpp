@@ -3,10 +3,12 @@
 // waits for something else or the background thread.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -34,7 +36,8 @@ class Operation {
   friend class Engine;
   std::unique_ptr<Flow> flow;
   Choice choice;
-  Clock::time_point since{};
+  Clock::time_point since{};  // its start, or the last time that anything of it was seen to move
+  bool moved = false;
   uint64_t ticket = 0, begun_ticks = 0;
   // Where the plan reads and writes: the user's buffers, or work memory in which the input was widened or scaled.
   std::byte* in = nullptr;
@@ -89,6 +92,9 @@ class Engine {
   // Wakes whoever sleeps in this engine.
   void wake();
 
+  // What this rank called as a collective that is over, as far back as is remembered. Lock held.
+  std::optional<Doing> past(uint32_t sequence) const;
+
   std::mutex& mutex() { return mutex_; }
   uint64_t operations() const { return operations_.load(std::memory_order_relaxed); }
   uint64_t failures() const { return failures_.load(std::memory_order_relaxed); }
@@ -96,12 +102,12 @@ class Engine {
   void end_all(const Status& status);
 
  private:
-  Status run_general(Call& call);
   bool try_small(Call& call, Status* status);
   SmallRecord* small_record(const Call& call);
   Status run_small(const SmallRecord& record, const Call& call, uint32_t sequence);
   bool small_recv(const SmallOp& op, const SmallRecord& record, const MessageId& id, std::byte* dst,
                   const std::byte* acc, Wait& wait, const Describe& describe);
+  bool explain_early(Wait& wait, const Describe& describe);
   bool small_send(const SmallOp& op, const MessageId& id, const std::byte* src, Wait& wait, const Describe& describe);
 
   bool take_inbox();
@@ -124,6 +130,8 @@ class Engine {
   Doing doing(const Operation& operation) const;
   // The operation that has waited longest, as the others see this rank.
   const Operation* oldest() const;
+  // Takes note of which operations have moved since the last look: only those that do not are waiting.
+  void note_moves();
 
   Comm& comm_;
   std::mutex mutex_;
@@ -142,6 +150,11 @@ class Engine {
   std::atomic<bool> sleeping_{false};
   int64_t spins_;
   Wait background_{0};
+  struct Past {
+    uint32_t sequence = UINT32_MAX, signature = 0;
+  };
+  std::array<Past, RecorderMemory::kSlots> past_;  // by sequence, of collectives that ended well
+  uint64_t small_ticket_ = 0;                      // the recorder's, of the small call that runs
   std::atomic<uint64_t> operations_{0}, failures_{0};
 };
 

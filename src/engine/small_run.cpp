@@ -53,16 +53,17 @@ SmallRecord* Engine::small_record(const Call& call) {
 // Runs the call if it is small and nothing else is in flight. Lock held.
 bool Engine::try_small(Call& call, Status* status) {
   if (!may_be_small(call) || !active_.empty() || inbox_size_.load(std::memory_order_relaxed) != 0 || comm_.failed() ||
-      comm_.abort_requested.load(std::memory_order_relaxed)) {
+      comm_.queued.load() != 0 || comm_.abort_requested.load(std::memory_order_relaxed)) {
     return false;
   }
   const SmallRecord* record = small_record(call);
   if (record == nullptr) return false;
   const uint32_t sequence = sequence_.fetch_add(1, std::memory_order_relaxed) & 0x7fffffff;
   const uint64_t begun = trace_enabled() ? ticks_now() : 0;
-  const uint64_t ticket = comm_.recorder().begin(record->shape, sequence);
+  const uint64_t ticket = small_ticket_ = comm_.recorder().begin(record->shape, sequence);
   *status = run_small(*record, call, sequence);
   comm_.recorder().end(ticket, status->ok());
+  if (status->ok()) past_[sequence % past_.size()] = {sequence, record->signature};
   operations_.store(operations_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (!status->ok()) failures_.fetch_add(1, std::memory_order_relaxed);
   if (trace_enabled()) {
@@ -83,6 +84,16 @@ bool Engine::small_send(const SmallOp& op, const MessageId& id, const std::byte*
   op.wire->send(request);
   while (!request.done) {
     if (!op.wire->progress() && !pause(wait, describe)) return false;
+  }
+  return true;
+}
+
+// Messages that nobody asked for may be of an operation that this rank has ended as another call; then the
+// communicator fails here, as soon as it is known what the sender called.
+bool Engine::explain_early(Wait& wait, const Describe& describe) {
+  if (!tick(wait, describe)) return false;
+  while (comm_.watch().puzzled()) {
+    if (!pause(wait, describe)) return false;
   }
   return true;
 }
@@ -115,7 +126,7 @@ bool Engine::small_recv(const SmallOp& op, const SmallRecord& record, const Mess
   while (!request.done) {
     if (!op.wire->progress() && !pause(wait, describe)) return false;
   }
-  return true;
+  return !op.wire->has_early() || explain_early(wait, describe);
 }
 
 Status Engine::run_small(const SmallRecord& record, const Call& call, uint32_t sequence) {

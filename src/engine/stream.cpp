@@ -14,10 +14,15 @@ namespace weft {
 
 class StreamWorker {
  public:
+  // A forked child has a worker of its own: its parent's thread did not come along.
   static StreamWorker& instance() {
-    static auto* worker = new StreamWorker;
+    static std::mutex mutex;
+    static StreamWorker* worker = nullptr;
+    const std::lock_guard lock(mutex);
+    if (worker == nullptr || worker->forked()) worker = new StreamWorker;
     return *worker;
   }
+  bool forked() const { return pid_ != ::getpid(); }
 
   void add(Stream* stream) {
     std::lock_guard lock(mutex_);
@@ -146,6 +151,7 @@ class StreamWorker {
   }
 
   static constexpr int kIdleRounds = 2000;
+  const pid_t pid_ = ::getpid();
   std::mutex mutex_;
   std::vector<Stream*> streams_;
   std::thread thread_;
@@ -153,21 +159,22 @@ class StreamWorker {
   bool stop_ = false;
 };
 
-Stream::Stream() { StreamWorker::instance().add(this); }
+Stream::Stream() : worker_(&StreamWorker::instance()) { worker_->add(this); }
 
 Stream::~Stream() {
   (void)synchronize();
-  StreamWorker::instance().remove(this);
+  worker_->remove(this);
 }
 
+bool Stream::forked() const { return worker_->forked(); }
+
 void Stream::enqueue(StreamJob job) {
-  for (const auto& [comm, operation] : job.operations) comm->queued.fetch_add(1);
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return jobs_.size() < kMostQueued; });
     jobs_.push_back(std::move(job));
   }
-  StreamWorker::instance().wake();
+  worker_->wake();
 }
 
 Status Stream::synchronize() {

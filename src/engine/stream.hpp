@@ -19,6 +19,8 @@ struct StreamJob {
   bool submitted = false;
 };
 
+class StreamWorker;
+
 class Stream {
  public:
   // Work queued beyond this waits in the caller: back-pressure on one who enqueues faster than its peers take part.
@@ -29,14 +31,17 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
+  // The operations are counted in their communicators' `queued` already, since before they had a sequence number.
   void enqueue(StreamJob job);
   // Waits until the queue is empty; the first error since the last time.
   Status synchronize();
   // Takes the first error without waiting; idle tells whether the queue is empty.
   Status query(bool* idle);
+  bool forked() const;  // we are a child of the process that made it
 
  private:
   friend class StreamWorker;
+  StreamWorker* worker_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<StreamJob> jobs_;

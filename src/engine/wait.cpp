@@ -81,11 +81,16 @@ void Engine::wake() {
 
 // About once a millisecond of waiting. False: the communicator has failed, and everything in flight was ended.
 bool Engine::tick(Wait& wait, const Describe& describe) {
+  if (!wait.begun_) {
+    wait.begun_ = true;
+    wait.since_ = wait.ticked_ = Clock::now();
+  }
   if (comm_.abort_requested.load(std::memory_order_acquire)) {
     comm_.fail(error(weftAborted, "weftCommAbort was called on rank {}", comm_.rank()), true);
     return false;
   }
   comm_.tick_wires();
+  note_moves();
   const Operation* longest = oldest();
   Doing now_doing;
   const Doing* what = nullptr;
@@ -93,15 +98,17 @@ bool Engine::tick(Wait& wait, const Describe& describe) {
   if (describe) {
     now_doing = describe();
     what = &now_doing;
+    comm_.recorder().waiting(small_ticket_, now_doing.waiting_for);
   } else if (longest != nullptr) {
     now_doing = doing(*longest);
     what = &now_doing;
     since = longest->since;
     comm_.recorder().waiting(longest->ticket, now_doing.waiting_for);
   }
-  const Status seen = comm_.watch().look(what, since);
+  bool known = false;
+  const Status seen = comm_.watch().look(what, since, &known);
   if (!seen.ok()) {
-    comm_.fail(seen, seen.code() != weftRemoteError);
+    comm_.fail(seen, !known);
     return false;
   }
   const auto waited = std::chrono::duration_cast<milliseconds>(Clock::now() - since);
