@@ -47,7 +47,10 @@ class ShmWire final : public RingWire {
   bool pull(const ViewPiece& view, size_t offset, std::byte* to, size_t bytes) override;
   void wake_peer() override;
   void drain_wakeups() override { read_socket(); }
-  bool progress_connection() override { return !connected() && socket_ ? read_socket() : false; }
+  // Until the peer's token has come, too: it decides how large messages travel.
+  bool progress_connection() override {
+    return socket_ && (!connected() || !token_record_.has_value()) ? read_socket() : false;
+  }
 
   bool send_record(const Record& record, int fd = -1);
   bool read_socket();
