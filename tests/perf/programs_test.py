@@ -8,6 +8,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -79,6 +80,25 @@ class Correct(Base):
         for program in PROGRAMS:
             with self.subTest(program=program):
                 self.check_program(program, ["-g", 2, "-b", "4K", "-e", "64K", "-f", 16, "-n", 1], 4, processes=2)
+
+    def test_under_mpirun(self):
+        for mpirun in ("mpirun.openmpi", "mpirun.mpich"):
+            with self.subTest(mpirun=mpirun):
+                if not shutil.which(mpirun):
+                    self.skipTest(f"{mpirun} is not installed")
+                env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+                extra = ["--oversubscribe"] if "openmpi" in mpirun else []
+                result = subprocess.run([mpirun, *extra, "-n", "3", os.path.join(PERF, "all_reduce_perf"), "-b", "8", "-e",
+                                         "64K", "-f", "32", "-n", "2"], capture_output=True, text=True, timeout=90,
+                                        env={**os.environ, **env})
+                self.assertEqual(len(self.good(result)), 3)
+                self.assertIn("#  Rank  2 ", result.stdout)
+
+    def test_large_and_exact(self):
+        """B116: no false alarm on 1e8 floats; a tenth of that in a short run."""
+        size = 4 * (10**8 if FULL else 10**7)
+        found = self.good(run("all_reduce", "-g", 8, "-b", size, "-e", size, "-n", 1, "-w", 0, timeout=300))
+        self.assertEqual((int(found[0][1]), found[0][8], found[0][12]), (size // 4, "0", "0"))
 
     def test_types_and_ops(self):
         """Every type and op; in a full run of every program, else of a drawn sample."""
