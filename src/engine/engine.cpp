@@ -24,6 +24,18 @@ size_t extent(const std::vector<size_t>& counts, const std::vector<size_t>& disp
   return end;
 }
 
+// Where the input lies: gaps between a v-variant's blocks are not ours to read.
+template <typename Visit>
+void each_run(const Call& call, size_t elements, Visit visit) {
+  if (call.in_counts.empty()) {
+    visit(size_t{0}, elements);
+    return;
+  }
+  for (size_t i = 0; i < call.in_counts.size(); ++i) {
+    if (call.in_counts[i] > 0) visit(call.in_displs[i], call.in_counts[i]);
+  }
+}
+
 size_t in_elements(const Call& call, int ranks) {
   if (call.collective == Collective::reducescatter) return call.count * static_cast<size_t>(ranks);
   if (call.collective == Collective::reducescatterv) return extent(call.in_counts, call.in_displs);
@@ -182,27 +194,28 @@ Status Engine::prepare(Operation& operation) {
     operation.in = operation.call.scalar;
     operation.out = operation.call.scalar + 1;
   }
-  if (operation.call.scalar_at != nullptr && call.count > 0) {
-    std::memcpy(operation.call.scalar, operation.call.scalar_at, type_bytes(call.type));
-  }
   if (!call.wide && !call.scaled) return {};
   const size_t elements = in_elements(call, comm_.size());
   if (elements == 0) return {};
+  if (call.scalar_at != nullptr) std::memcpy(operation.call.scalar, call.scalar_at, type_bytes(call.type));
   operation.work = std::make_unique<Scratch>();
   const size_t element = call.wide ? sizeof(float) : type_bytes(call.type);
   std::byte* work = operation.work->get(elements * element);
   if (work == nullptr) return error(weftSystemError, "no memory for {} bytes of partial results", elements * element);
-  if (call.wide) {
-    widen(reinterpret_cast<float*>(work), operation.in, elements, call.type);
-    operation.type = weftFloat32;
-    if (call.scaled) {
-      float factor;
-      widen(&factor, call.scalar, 1, call.type);
-      scale(work, work, &factor, elements, weftFloat32);
+  if (call.wide) operation.type = weftFloat32;
+  each_run(call, elements, [&](size_t first, size_t count) {
+    const std::byte* from = operation.in + first * type_bytes(call.type);
+    std::byte* to = work + first * element;
+    if (!call.wide) {
+      scale(to, from, call.scalar, count, call.type);
+      return;
     }
-  } else {
-    scale(work, operation.in, call.scalar, elements, call.type);
-  }
+    widen(reinterpret_cast<float*>(to), from, count, call.type);
+    if (!call.scaled) return;
+    float factor;
+    widen(&factor, call.scalar, 1, call.type);
+    scale(to, to, &factor, count, weftFloat32);
+  });
   operation.in = work;
   if (call.wide && operation.out != nullptr) {
     // In place in the work memory: the result is narrowed from there.
@@ -303,7 +316,7 @@ PlanEntry Engine::point_to_point_plan(int peer, bool is_send) {
   plan->ops.push_back(op);
   plan->predecessors = {0};
   plan->successor_begin = {0, 0};
-  const auto window = static_cast<uint32_t>(comm_.config().window);
+  const uint32_t window = comm_.tuner().window();
   PlanEntry entry{plan, std::make_shared<Schedule>(*plan, window)};
   plans_[key] = entry;
   return entry;
@@ -428,8 +441,10 @@ Doing Engine::doing(const Operation& operation) const {
 
 const Operation* Engine::oldest() const {
   const Operation* oldest = nullptr;
-  for (const OperationPtr& operation : active_) {
-    if (oldest == nullptr || operation->since < oldest->since) oldest = operation.get();
+  for (const auto* list : {&active_, &own_sends_, &own_recvs_}) {
+    for (const OperationPtr& operation : *list) {
+      if (oldest == nullptr || operation->since < oldest->since) oldest = operation.get();
+    }
   }
   return oldest;
 }

@@ -118,7 +118,7 @@ Result<Tuner> Tuner::create(const Topology& topology, std::vector<ProgramPtr> pr
 Choice Tuner::choose(Collective collective, size_t bytes) const {
   const int ranks = topology_.ranks;
   Choice choice;
-  choice.window = window_;
+  choice.window = window();
   int index = forced_[static_cast<int>(collective)];
   if (index != kFree && programs_[static_cast<size_t>(index)]->supports(ranks)) {
     choice.reason = "forced";
@@ -150,5 +150,8 @@ size_t Tuner::tile_bytes() const {
   const size_t free = topology_.nodes > 1 ? 512 << 10 : 256 << 10;
   return ((tile_bytes_ == 0 ? free : tile_bytes_) + 63) & ~size_t{63};
 }
+
+// Inside a node what is in flight should stay in the second-level caches; between nodes it should cover round trips.
+uint32_t Tuner::window() const { return window_ != 0 ? window_ : topology_.nodes > 1 ? 8 : 2; }
 
 }  // namespace weft

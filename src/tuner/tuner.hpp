@@ -27,8 +27,9 @@ class Tuner {
   // bytes: of the call's larger buffer on a rank (0 for the v-variants, which must not choose by their counts).
   // Empty program: no algorithm supports this rank count.
   Choice choose(Collective collective, size_t bytes) const;
-  // Of messages that no program cuts (point to point).
+  // Of point-to-point messages, and of all programs.
   size_t tile_bytes() const;
+  uint32_t window() const;
   const std::vector<ProgramPtr>& programs() const { return programs_; }
 
  private:
@@ -36,7 +37,7 @@ class Tuner {
   std::vector<ProgramPtr> programs_;
   int forced_[kCollectives];
   size_t tile_bytes_ = 0;
-  uint32_t window_ = 4;
+  uint32_t window_ = 0;
 };
 
 }  // namespace weft
