@@ -2,11 +2,12 @@
 
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <map>
 #include <mutex>
 #include <random>
-#include <tuple>
+#include <utility>
 
 #include "memory/regions.hpp"
 #include "transports/ring_wire.hpp"
@@ -23,24 +24,39 @@ struct Link {
   std::atomic<bool> gone[2] = {false, false};
 };
 
-using LinkKey = std::tuple<uint64_t, int, int>;  // communicator, lower rank, higher rank
-
-std::shared_ptr<Link> find_link(const LinkKey& key) {
-  static std::mutex mutex;
-  static auto* links = new std::map<LinkKey, std::weak_ptr<Link>>;
-  std::lock_guard lock(mutex);
-  std::erase_if(*links, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<Link>& entry = (*links)[key];
-  std::shared_ptr<Link> link = entry.lock();
-  if (link == nullptr) {
-    link = std::make_shared<Link>();
-    if (link->memory.get(2 * ring_memory(kDataBytes)) == nullptr) return nullptr;
-    for (Fd& bell : link->bell) bell = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!link->bell[0] || !link->bell[1]) return nullptr;
-    entry = link;
+// The links of one communicator. They live as long as any of its ranks: one that sends its last messages and leaves may
+// be gone before their receiver first looks at its end of the wire.
+class Links {
+ public:
+  // Those of a communicator that ranks of this process are in.
+  static std::shared_ptr<Links> of(uint64_t group) {
+    static std::mutex mutex;
+    static auto* all = new std::map<uint64_t, std::weak_ptr<Links>>;
+    std::lock_guard lock(mutex);
+    std::erase_if(*all, [](const auto& entry) { return entry.second.expired(); });
+    std::weak_ptr<Links>& entry = (*all)[group];
+    std::shared_ptr<Links> links = entry.lock();
+    if (links == nullptr) entry = links = std::make_shared<Links>();
+    return links;
   }
-  return link;
-}
+
+  // Null when memory or descriptors are out.
+  std::shared_ptr<Link> between(int rank, int peer) {
+    std::lock_guard lock(mutex_);
+    std::shared_ptr<Link>& link = links_[std::minmax(rank, peer)];
+    if (link != nullptr) return link;
+    auto made = std::make_shared<Link>();
+    if (made->memory.get(2 * ring_memory(kDataBytes)) == nullptr) return nullptr;
+    for (Fd& bell : made->bell) bell = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!made->bell[0] || !made->bell[1]) return nullptr;
+    link = std::move(made);
+    return link;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<int, int>, std::shared_ptr<Link>> links_;  // by lower and higher rank
+};
 
 // One random name for a process: two ranks with the same one share their memory.
 std::string process_token() {
@@ -108,7 +124,7 @@ class LoopWire final : public RingWire {
 
 class LoopTransport final : public Transport {
  public:
-  explicit LoopTransport(const TransportContext& context) : context_(context) {}
+  explicit LoopTransport(const TransportContext& context) : context_(context), links_(Links::of(context.group)) {}
 
   std::string_view name() const override { return "loop"; }
   Capability capability() const override {
@@ -118,13 +134,13 @@ class LoopTransport final : public Transport {
   std::string address() const override { return process_token(); }
   bool reaches(int, const std::string& address) override { return address == process_token(); }
   std::unique_ptr<Wire> connect(int peer, const std::string&, Deadline) override {
-    const LinkKey key{context_.group, std::min(context_.rank, peer), std::max(context_.rank, peer)};
-    return std::make_unique<LoopWire>(context_.rank, peer, find_link(key), context_.poller);
+    return std::make_unique<LoopWire>(context_.rank, peer, links_->between(context_.rank, peer), context_.poller);
   }
   bool progress() override { return false; }
 
  private:
   TransportContext context_;
+  std::shared_ptr<Links> links_;
 };
 
 }  // namespace
