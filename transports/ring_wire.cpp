@@ -56,8 +56,9 @@ bool RingWire::issue(SendRequest& request) {
   if (bytes <= kEager) {
     issued = issue_eager(request, slot);
   } else {
+    // What has begun as fragments ends so, even where the peer was found to read our memory in the meantime.
     bool possible = false;
-    issued = issue_view(request, slot, &possible);
+    if (request.scratch[1] == 0) issued = issue_view(request, slot, &possible);
     if (!possible) issued = issue_fragments(request, slot);
   }
   if (!issued) return false;
