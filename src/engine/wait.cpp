@@ -103,7 +103,7 @@ bool Engine::tick(Wait& wait, const Describe& describe) {
     now_doing = doing(*longest);
     what = &now_doing;
     since = longest->since;
-    comm_.recorder().waiting(longest->ticket, now_doing.waiting_for);
+    if (longest->flow != nullptr) comm_.recorder().waiting(longest->ticket, now_doing.waiting_for);
   }
   bool known = false;
   const Status seen = comm_.watch().look(what, since, &known);
@@ -124,7 +124,7 @@ bool Engine::try_progress() {
   if (!lock.owns_lock()) return false;
   bool moved = progress();
   const auto now = Clock::now();
-  if (now - background_.ticked_ >= kTick && !active_.empty()) {
+  if (now - background_.ticked_ >= kTick && oldest() != nullptr) {
     background_.ticked_ = now;
     comm_.progress_connections();
     if (!comm_.failed()) tick(background_, nullptr);
