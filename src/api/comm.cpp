@@ -184,6 +184,13 @@ Status init_all(weftComm** comms, int count) {
   return {};
 }
 
+// Waits for all that is queued on streams; what blocks is over when its call returns.
+Status finalize(weftComm* comm) {
+  if (comm->own_stream != nullptr) WEFT_RETURN_IF_ERROR(comm->own_stream->stream.synchronize());
+  while (comm->comm != nullptr && comm->comm->queued.load() > 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  return {};
+}
+
 Status split(weftComm* parent, int color, int key, weftComm** to, const weftConfig_t* config) {
   if (to == nullptr) return error(weftInvalidArgument, "newcomm is NULL");
   *to = nullptr;
@@ -196,6 +203,8 @@ Status split(weftComm* parent, int color, int key, weftComm** to, const weftConf
   std::string label;
   auto merged = merged_config(comm.config(), config, &label, &handle->blocking);
   if (!merged.ok()) return merged.status();
+  // What was called before goes on to its end first: while the ranks meet, nothing on this communicator moves.
+  WEFT_RETURN_IF_ERROR(finalize(parent));
   const Deadline deadline = Deadline::after(std::chrono::milliseconds(merged->init_timeout_ms));
 
   std::unique_lock lock(comm.engine().mutex());
@@ -289,13 +298,6 @@ Status shrink(weftComm* parent, const int* excluded, int count, weftComm** to, c
         return join_and_create(id, std::move(listener), rank, size, merged, label);
       });
   return keep(std::move(handle), status, to);
-}
-
-// Waits for all that is queued on streams; what blocks is over when its call returns.
-Status finalize(weftComm* comm) {
-  if (comm->own_stream != nullptr) WEFT_RETURN_IF_ERROR(comm->own_stream->stream.synchronize());
-  while (comm->comm != nullptr && comm->comm->queued.load() > 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
-  return {};
 }
 
 }  // namespace
