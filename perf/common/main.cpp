@@ -71,11 +71,10 @@ class Run {
       code = kUsage;
       if (local_rank == 0 && session_.process() == 0) complain(local_rank, e.what());
     } catch (const Error& e) {
-      bool late = session_.watchdog().fired() || e.code() == weftTimeout;
-      code = late ? kTimedOut : kFailed;
-      complain(local_rank, session_.watchdog().fired()
-                               ? fmt::format("Test timeout ({}s): {}", options_.timeout_s, e.what())
-                               : e.what());
+      bool expired = session_.watchdog().expired(local_rank);
+      code = expired || e.code() == weftTimeout ? kTimedOut : kFailed;
+      complain(local_rank,
+               expired ? fmt::format("Test timeout ({}s): {}", options_.timeout_s, e.what()) : std::string(e.what()));
     } catch (const std::bad_alloc&) {
       code = kFailed;
       complain(local_rank, "out of memory; give a smaller -e or --max-memory");

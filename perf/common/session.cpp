@@ -41,6 +41,15 @@ void Watchdog::stop(int local_rank) {
   slots_[static_cast<size_t>(local_rank)].running = false;
 }
 
+bool Watchdog::expired(int local_rank) {
+  if (seconds_ == 0) return false;
+  if (fired_) return true;
+  std::lock_guard lock(mutex_);
+  const Slot& slot = slots_[static_cast<size_t>(local_rank)];
+  auto skew = std::max(std::chrono::milliseconds(500), std::chrono::milliseconds(seconds_ * 100));
+  return slot.running && std::chrono::steady_clock::now() + skew >= slot.deadline;
+}
+
 void Watchdog::loop() {
   std::unique_lock lock(mutex_);
   while (!ending_) {

@@ -39,6 +39,9 @@ class Watchdog {
   void start(int local_rank);
   void stop(int local_rank);
   bool fired() const { return fired_; }
+  // True when the rank's time is over, or so nearly that another rank's watchdog, which started a little earlier, may
+  // have ended the run.
+  bool expired(int local_rank);
 
  private:
   void loop();
