@@ -15,7 +15,8 @@ class Poller {
   Status add(int fd, uint32_t events);
   void modify(int fd, uint32_t events);
   void remove(int fd);
-  // Sleeps until a descriptor is ready or `timeout_ms` is over, EINTR included. Level-triggered, tells nothing of which.
+  // Sleeps until a descriptor is ready or `timeout_ms` is over, EINTR included. Level-triggered, tells nothing of
+  // which.
   void wait(int timeout_ms);
   // Readable when any descriptor in the set is: poll sets nest.
   int fd() const { return epoll_.get(); }

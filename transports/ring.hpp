@@ -42,7 +42,7 @@ struct alignas(64) RingSlot {
       uint64_t position;  // in the byte ring
       uint32_t part;      // bytes there
       uint32_t reserved;
-      uint64_t offset;    // of a fragment in its message
+      uint64_t offset;  // of a fragment in its message
     } ringed;
     struct {
       ViewPiece pieces[2];

@@ -193,8 +193,8 @@ bool RingWire::check(const MessageId& id, size_t bytes, const RecvRequest& reque
   if (id.signature != request.id.signature) {
     fail(WireError::Kind::mismatch, "the calls of the two ranks do not match");
   } else if (bytes != request.sink.bytes) {
-    fail(WireError::Kind::length, fmt::format("a message of {} bytes came where {} were expected", bytes,
-                                              request.sink.bytes));
+    fail(WireError::Kind::length,
+         fmt::format("a message of {} bytes came where {} were expected", bytes, request.sink.bytes));
   } else {
     return true;
   }
@@ -325,8 +325,8 @@ bool RingWire::store_early(RingSlot* slot) {
   return true;
 }
 
-// Serves a receive from what came early. False when nothing did; a message of which only a part came early is taken over
-// and its rest arrives as usual.
+// Serves a receive from what came early. False when nothing did; a message of which only a part came early is taken
+// over and its rest arrives as usual.
 bool RingWire::take_early(RecvRequest& request) {
   auto found = early_.find(request.id.key());
   if (found == early_.end()) return false;

@@ -1,5 +1,5 @@
-// The wire over a pair of rings, shared by loop and shm. They differ in how the memory of the peer is reached and how it
-// is woken; those are the hooks.
+// The wire over a pair of rings, shared by loop and shm. They differ in how the memory of the peer is reached and how
+// it is woken; those are the hooks.
 #pragma once
 
 #include <unordered_map>

@@ -144,9 +144,9 @@ class Wire {
 
 // What a transport says of itself; input of the tuner.
 struct Capability {
-  double latency_us = 0;         // of a small message, one way
-  double bandwidth_gbs = 0;      // of one wire, GB/s
-  size_t eager_bytes = 0;        // a message up to this size is done at the sender without the receiver's help
+  double latency_us = 0;     // of a small message, one way
+  double bandwidth_gbs = 0;  // of one wire, GB/s
+  size_t eager_bytes = 0;    // a message up to this size is done at the sender without the receiver's help
   bool same_host_only = false;
   bool same_process_only = false;
 };

@@ -112,22 +112,22 @@ typedef struct {
   size_t size;    /* sizeof(weftConfig_t) of the caller */
   uint32_t magic; /* both set by the initializer */
   uint32_t version;
-  int blocking;            /* 1 (default): calls block. 0: they return weftInProgress; poll weftCommGetAsyncError */
-  int64_t timeoutMs;       /* longest wait of one operation for its peers, milliseconds; WEFT_TIMEOUT */
-  int64_t initTimeoutMs;   /* longest wait of weftCommInit* for the other ranks, milliseconds; WEFT_INIT_TIMEOUT */
-  int accumulate;          /* a weftAccumulate_t; WEFT_ACCUM */
-  const char* transport;   /* comma-separated transports allowed (loop, shm, tcp); WEFT_TRANSPORT */
-  const char* algo;        /* forced algorithms, "ring" or "allreduce:ring,broadcast:chain"; WEFT_ALGO */
-  const char* netName;     /* network interfaces, "eth0", "=eth0", "^docker,lo"; WEFT_SOCKET_IFNAME */
-  const char* commName;    /* a label for logs and weft-info */
+  int blocking;          /* 1 (default): calls block. 0: they return weftInProgress; poll weftCommGetAsyncError */
+  int64_t timeoutMs;     /* longest wait of one operation for its peers, milliseconds; WEFT_TIMEOUT */
+  int64_t initTimeoutMs; /* longest wait of weftCommInit* for the other ranks, milliseconds; WEFT_INIT_TIMEOUT */
+  int accumulate;        /* a weftAccumulate_t; WEFT_ACCUM */
+  const char* transport; /* comma-separated transports allowed (loop, shm, tcp); WEFT_TRANSPORT */
+  const char* algo;      /* forced algorithms, "ring" or "allreduce:ring,broadcast:chain"; WEFT_ALGO */
+  const char* netName;   /* network interfaces, "eth0", "=eth0", "^docker,lo"; WEFT_SOCKET_IFNAME */
+  const char* commName;  /* a label for logs and weft-info */
 } weftConfig_t;
 
 #define WEFT_CONFIG_MAGIC 0x77656674u
 #define WEFT_CONFIG_UNDEF_INT (-2147483647 - 1)
-#define WEFT_CONFIG_INITIALIZER                                                                                  \
-  {                                                                                                              \
-    sizeof(weftConfig_t), WEFT_CONFIG_MAGIC, WEFT_VERSION_CODE, WEFT_CONFIG_UNDEF_INT, WEFT_CONFIG_UNDEF_INT,    \
-        WEFT_CONFIG_UNDEF_INT, WEFT_CONFIG_UNDEF_INT, NULL, NULL, NULL, NULL                                     \
+#define WEFT_CONFIG_INITIALIZER                                                                               \
+  {                                                                                                           \
+    sizeof(weftConfig_t), WEFT_CONFIG_MAGIC, WEFT_VERSION_CODE, WEFT_CONFIG_UNDEF_INT, WEFT_CONFIG_UNDEF_INT, \
+        WEFT_CONFIG_UNDEF_INT, WEFT_CONFIG_UNDEF_INT, NULL, NULL, NULL, NULL                                  \
   }
 
 /* ---- Version and errors ---------------------------------------------------------------------------------------- */
@@ -163,8 +163,8 @@ WEFT_API weftResult_t weftCommSplit(weftComm_t comm, int color, int key, weftCom
  * excluded ones, which may be dead. WEFT_SHRINK_ABORT also ends what is in flight on comm first. */
 #define WEFT_SHRINK_DEFAULT 0x00
 #define WEFT_SHRINK_ABORT 0x01
-WEFT_API weftResult_t weftCommShrink(weftComm_t comm, int* excludeRanksList, int excludeRanksCount,
-                                     weftComm_t* newcomm, weftConfig_t* config, int shrinkFlags);
+WEFT_API weftResult_t weftCommShrink(weftComm_t comm, int* excludeRanksList, int excludeRanksCount, weftComm_t* newcomm,
+                                     weftConfig_t* config, int shrinkFlags);
 /* Waits until all operations on comm are done, here and at the peers that need us. */
 WEFT_API weftResult_t weftCommFinalize(weftComm_t comm);
 /* Releases comm; finalizes it first where that was not done. */
@@ -204,8 +204,7 @@ WEFT_API weftResult_t weftCommRegister(const weftComm_t comm, void* buff, size_t
 WEFT_API weftResult_t weftCommDeregister(const weftComm_t comm, void* handle);
 /* Collective: exchanges mappings once, which makes later calls on the window zero-copy where the transport can. */
 #define WEFT_WIN_DEFAULT 0x00
-WEFT_API weftResult_t weftCommWindowRegister(weftComm_t comm, void* buff, size_t size, weftWindow_t* win,
-                                             int winFlags);
+WEFT_API weftResult_t weftCommWindowRegister(weftComm_t comm, void* buff, size_t size, weftWindow_t* win, int winFlags);
 WEFT_API weftResult_t weftCommWindowDeregister(weftComm_t comm, weftWindow_t win);
 
 /* ---- Streams --------------------------------------------------------------------------------------------------- */
@@ -244,10 +243,10 @@ WEFT_API weftResult_t weftBcast(void* buff, size_t count, weftDataType_t datatyp
 /* recvbuff[j*sendcount + i] = rank j's sendbuff[i]. In place: sendbuff == recvbuff + r*sendcount. */
 WEFT_API weftResult_t weftAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, weftDataType_t datatype,
                                     weftComm_t comm, weftStream_t stream);
-/* Block r (recvcount elements) of the reduction of n*recvcount elements. In place: recvbuff == sendbuff + r*recvcount. */
-WEFT_API weftResult_t weftReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount,
-                                        weftDataType_t datatype, weftRedOp_t op, weftComm_t comm,
-                                        weftStream_t stream);
+/* Block r (recvcount elements) of the reduction of n*recvcount elements. In place: recvbuff == sendbuff + r*recvcount.
+ */
+WEFT_API weftResult_t weftReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount, weftDataType_t datatype,
+                                        weftRedOp_t op, weftComm_t comm, weftStream_t stream);
 /* recvbuff[j*count + i] = rank j's sendbuff[r*count + i]. In place: sendbuff == recvbuff. */
 WEFT_API weftResult_t weftAlltoAll(const void* sendbuff, void* recvbuff, size_t count, weftDataType_t datatype,
                                    weftComm_t comm, weftStream_t stream);
@@ -257,8 +256,8 @@ WEFT_API weftResult_t weftGather(const void* sendbuff, void* recvbuff, size_t co
                                  weftComm_t comm, weftStream_t stream);
 /* recvbuff[i] = root's sendbuff[r*count + i]; sendbuff is used at root only. In place at root:
  * recvbuff == sendbuff + root*count. */
-WEFT_API weftResult_t weftScatter(const void* sendbuff, void* recvbuff, size_t count, weftDataType_t datatype,
-                                  int root, weftComm_t comm, weftStream_t stream);
+WEFT_API weftResult_t weftScatter(const void* sendbuff, void* recvbuff, size_t count, weftDataType_t datatype, int root,
+                                  weftComm_t comm, weftStream_t stream);
 /* Returns when every rank has called it. */
 WEFT_API weftResult_t weftBarrier(weftComm_t comm, weftStream_t stream);
 
@@ -281,8 +280,8 @@ WEFT_API weftResult_t weftGatherv(const void* sendbuff, size_t sendcount, void* 
                                   const size_t displs[], weftDataType_t datatype, int root, weftComm_t comm,
                                   weftStream_t stream);
 WEFT_API weftResult_t weftScatterv(const void* sendbuff, const size_t sendcounts[], const size_t displs[],
-                                   void* recvbuff, size_t recvcount, weftDataType_t datatype, int root,
-                                   weftComm_t comm, weftStream_t stream);
+                                   void* recvbuff, size_t recvcount, weftDataType_t datatype, int root, weftComm_t comm,
+                                   weftStream_t stream);
 
 /* ---- Point to point, groups ------------------------------------------------------------------------------------ */
 

@@ -51,8 +51,10 @@ Status resolve_op(weftComm* comm, weftRedOp_t op, Call* call) {
   std::lock_guard lock(comm->mutex);
   auto found = comm->ops.find(static_cast<int>(op));
   if (found == comm->ops.end()) {
-    return error(weftInvalidArgument, "op={}; legal: 0 to {}, or one that weftRedOpCreatePreMulSum made for this "
-                 "communicator", static_cast<int>(op), weftNumOps - 1);
+    return error(weftInvalidArgument,
+                 "op={}; legal: 0 to {}, or one that weftRedOpCreatePreMulSum made for this "
+                 "communicator",
+                 static_cast<int>(op), weftNumOps - 1);
   }
   if (found->second.type != call->type) {
     return error(weftInvalidArgument, "a pre-multiplied sum of {} was given {} elements",
@@ -100,18 +102,18 @@ Shape shape_of(const Call& call, size_t ranks, bool at_root) {
 Status check_buffers(const Call& call, int rank, int size) {
   const Shape shape = shape_of(call, static_cast<size_t>(size), call.root == rank);
   const size_t element = type_bytes(call.type);
-  const Extent in = shape.in == 0 ? Extent{}
-                                  : extent_of(call.in, call.in_counts, call.in_displs, call.count, shape.in, element);
+  const Extent in =
+      shape.in == 0 ? Extent{} : extent_of(call.in, call.in_counts, call.in_displs, call.count, shape.in, element);
   const Extent out =
-      shape.out == 0 ? Extent{}
-                     : extent_of(call.out, call.out_counts, call.out_displs, call.count, shape.out, element);
+      shape.out == 0 ? Extent{} : extent_of(call.out, call.out_counts, call.out_displs, call.count, shape.out, element);
   if (in.bytes > 0 && call.in == nullptr) return error(weftInvalidArgument, "sendbuff is NULL in {}", describe(call));
   if (out.bytes > 0 && call.out == nullptr) return error(weftInvalidArgument, "recvbuff is NULL in {}", describe(call));
-  const bool apart = in.bytes == 0 || out.bytes == 0 || in.begin + in.bytes <= out.begin ||
-                     out.begin + out.bytes <= in.begin;
+  const bool apart =
+      in.bytes == 0 || out.bytes == 0 || in.begin + in.bytes <= out.begin || out.begin + out.bytes <= in.begin;
   if (!apart && !in_place(call, rank)) {
-    return error(weftInvalidArgument, "sendbuff ({}) and recvbuff ({}) of {} overlap, but not as weft.h allows in place",
-                 call.in, static_cast<const void*>(call.out), describe(call));
+    return error(weftInvalidArgument,
+                 "sendbuff ({}) and recvbuff ({}) of {} overlap, but not as weft.h allows in place", call.in,
+                 static_cast<const void*>(call.out), describe(call));
   }
   return {};
 }
@@ -207,7 +209,8 @@ weftResult_t weftReduce(const void* sendbuff, void* recvbuff, size_t count, weft
 weftResult_t weftBroadcast(const void* sendbuff, void* recvbuff, size_t count, weftDataType_t datatype, int root,
                            weftComm_t comm, weftStream_t stream) {
   return guarded(comm, [&] {
-    return weft::rooted(comm, make(Collective::broadcast, sendbuff, recvbuff, count, datatype, root), 1, weftSum, stream);
+    return weft::rooted(comm, make(Collective::broadcast, sendbuff, recvbuff, count, datatype, root), 1, weftSum,
+                        stream);
   });
 }
 
@@ -251,8 +254,8 @@ weftResult_t weftGather(const void* sendbuff, void* recvbuff, size_t count, weft
 weftResult_t weftScatter(const void* sendbuff, void* recvbuff, size_t count, weftDataType_t datatype, int root,
                          weftComm_t comm, weftStream_t stream) {
   return guarded(comm, [&] {
-    return weft::rooted(comm, make(Collective::scatter, sendbuff, recvbuff, count, datatype, root), weft::ranks_of(comm),
-                        weftSum, stream);
+    return weft::rooted(comm, make(Collective::scatter, sendbuff, recvbuff, count, datatype, root),
+                        weft::ranks_of(comm), weftSum, stream);
   });
 }
 
@@ -270,8 +273,8 @@ weftResult_t weftAllGatherv(const void* sendbuff, size_t sendcount, void* recvbu
   return guarded(comm, [&]() -> Status {
     WEFT_RETURN_IF_ERROR(weft::check_ready(comm));
     Call call = make(Collective::allgatherv, sendbuff, recvbuff, sendcount, datatype);
-    WEFT_RETURN_IF_ERROR(weft::take_arrays("recv", recvcounts, displs, weft::ranks_of(comm), datatype,
-                                           &call.out_counts, &call.out_displs));
+    WEFT_RETURN_IF_ERROR(weft::take_arrays("recv", recvcounts, displs, weft::ranks_of(comm), datatype, &call.out_counts,
+                                           &call.out_displs));
     WEFT_RETURN_IF_ERROR(weft::check_own("sendcount", sendcount, call.out_counts, comm->rank));
     return weft::issue_checked(comm, std::move(call), 1, weftSum, stream);
   });
@@ -283,8 +286,8 @@ weftResult_t weftReduceScatterv(const void* sendbuff, const size_t sendcounts[],
   return guarded(comm, [&]() -> Status {
     WEFT_RETURN_IF_ERROR(weft::check_ready(comm));
     Call call = make(Collective::reducescatterv, sendbuff, recvbuff, recvcount, datatype);
-    WEFT_RETURN_IF_ERROR(weft::take_arrays("send", sendcounts, displs, weft::ranks_of(comm), datatype,
-                                           &call.in_counts, &call.in_displs));
+    WEFT_RETURN_IF_ERROR(weft::take_arrays("send", sendcounts, displs, weft::ranks_of(comm), datatype, &call.in_counts,
+                                           &call.in_displs));
     WEFT_RETURN_IF_ERROR(weft::check_own("recvcount", recvcount, call.in_counts, comm->rank));
     return weft::issue_checked(comm, std::move(call), 1, op, stream);
   });
@@ -296,8 +299,8 @@ weftResult_t weftAlltoAllv(const void* sendbuff, const size_t sendcounts[], cons
   return guarded(comm, [&]() -> Status {
     WEFT_RETURN_IF_ERROR(weft::check_ready(comm));
     Call call = make(Collective::alltoallv, sendbuff, recvbuff, 0, datatype);
-    WEFT_RETURN_IF_ERROR(weft::take_arrays("send", sendcounts, sdispls, weft::ranks_of(comm), datatype,
-                                           &call.in_counts, &call.in_displs));
+    WEFT_RETURN_IF_ERROR(weft::take_arrays("send", sendcounts, sdispls, weft::ranks_of(comm), datatype, &call.in_counts,
+                                           &call.in_displs));
     WEFT_RETURN_IF_ERROR(weft::take_arrays("recv", recvcounts, rdispls, weft::ranks_of(comm), datatype,
                                            &call.out_counts, &call.out_displs));
     const auto own = static_cast<size_t>(comm->rank);
@@ -344,7 +347,8 @@ static weftResult_t point_to_point(bool is_send, const void* in, void* out, size
     WEFT_RETURN_IF_ERROR(weft::check_ready(comm));
     WEFT_RETURN_IF_ERROR(weft::check_rank("peer", peer, comm->size));
     if (peer == comm->rank && !weft::in_group() && stream == nullptr) {
-      return error(weftInvalidUsage, "rank {} sends to or receives from itself; that is legal inside a group only", peer);
+      return error(weftInvalidUsage, "rank {} sends to or receives from itself; that is legal inside a group only",
+                   peer);
     }
     Call call = make(Collective::sendrecv, in, out, count, type, peer);
     call.is_send = is_send;

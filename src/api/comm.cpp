@@ -88,8 +88,8 @@ Result<std::unique_ptr<Comm>> join_and_create(const JobId& id, std::shared_ptr<L
   if (size == 1) {
     bootstrap = std::move(local_bootstraps(1)[0]);
   } else {
-    JoinOptions options{.id = id, .rank = rank, .size = size, .listener = std::move(listener), .deadline = deadline,
-                        .config = &config};
+    JoinOptions options{
+        .id = id, .rank = rank, .size = size, .listener = std::move(listener), .deadline = deadline, .config = &config};
     auto joined = join(std::move(options));
     if (!joined.ok()) return joined.status();
     bootstrap = std::move(*joined);
@@ -126,10 +126,9 @@ Status init_rank(weftComm** comm, int nranks, const weftUniqueId& unique_id, int
   handle->size = nranks;
   // Taken now: the thread of a non-blocking initialisation may run after the id was used again.
   std::shared_ptr<Listener> listener = take_root_listener(*id);
-  const Status status =
-      bring_up(handle.get(), [id = *id, listener, rank, nranks, merged = *merged, label]() mutable {
-        return join_and_create(id, std::move(listener), rank, nranks, merged, label);
-      });
+  const Status status = bring_up(handle.get(), [id = *id, listener, rank, nranks, merged = *merged, label]() mutable {
+    return join_and_create(id, std::move(listener), rank, nranks, merged, label);
+  });
   return keep(std::move(handle), status, comm);
 }
 
@@ -187,7 +186,8 @@ Status init_all(weftComm** comms, int count) {
 // Waits for all that is queued on streams; what blocks is over when its call returns.
 Status finalize(weftComm* comm) {
   if (comm->own_stream != nullptr) WEFT_RETURN_IF_ERROR(comm->own_stream->stream.synchronize());
-  while (comm->comm != nullptr && comm->comm->queued.load() > 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  while (comm->comm != nullptr && comm->comm->queued.load() > 0)
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
   return {};
 }
 
@@ -325,8 +325,7 @@ weftResult_t weftCommInitRank(weftComm_t* comm, int nranks, weftUniqueId commId,
   return weftCommInitRankConfig(comm, nranks, commId, rank, nullptr);
 }
 
-weftResult_t weftCommInitRankConfig(weftComm_t* comm, int nranks, weftUniqueId commId, int rank,
-                                    weftConfig_t* config) {
+weftResult_t weftCommInitRankConfig(weftComm_t* comm, int nranks, weftUniqueId commId, int rank, weftConfig_t* config) {
   return guarded(nullptr, [&]() -> Status {
     if (!weft::in_group()) return weft::init_rank(comm, nranks, commId, rank, config);
     const bool has_config = config != nullptr;
@@ -351,9 +350,8 @@ weftResult_t weftCommSplit(weftComm_t comm, int color, int key, weftComm_t* newc
 
 weftResult_t weftCommShrink(weftComm_t comm, int* excludeRanksList, int excludeRanksCount, weftComm_t* newcomm,
                             weftConfig_t* config, int shrinkFlags) {
-  return guarded(comm, [&] {
-    return weft::shrink(comm, excludeRanksList, excludeRanksCount, newcomm, config, shrinkFlags);
-  });
+  return guarded(comm,
+                 [&] { return weft::shrink(comm, excludeRanksList, excludeRanksCount, newcomm, config, shrinkFlags); });
 }
 
 weftResult_t weftCommFinalize(weftComm_t comm) {
@@ -385,7 +383,8 @@ weftResult_t weftCommDestroy(weftComm_t comm) {
 
 weftResult_t weftCommAbort(weftComm_t comm) {
   return guarded(comm, [&]() -> Status {
-    if (comm == nullptr || comm->magic != weftComm::kMagic) return error(weftInvalidArgument, "comm is no communicator");
+    if (comm == nullptr || comm->magic != weftComm::kMagic)
+      return error(weftInvalidArgument, "comm is no communicator");
     if (!comm->ready.load() || comm->comm == nullptr) return {};
     weft::Comm& inner = *comm->comm;
     if (inner.forked()) return weft::check_ready(comm);

@@ -39,7 +39,7 @@ struct weftComm {
   std::unique_ptr<weft::Comm> comm;  // null until a non-blocking initialisation is done
   std::thread init;                  // of a non-blocking initialisation
   std::atomic<bool> ready{false};
-  weft::Status init_status;  // valid once ready
+  weft::Status init_status;                // valid once ready
   std::unique_ptr<weftStream> own_stream;  // carries the calls of a non-blocking communicator
   std::mutex mutex;                        // of what follows
   std::map<int, PreMulSum> ops;

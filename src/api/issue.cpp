@@ -104,12 +104,14 @@ Status check_ready(weftComm* comm) {
     return error(weftInvalidArgument, "comm is {}", comm == nullptr ? "NULL" : "not a communicator");
   }
   if (!comm->ready.load(std::memory_order_acquire)) {
-    return error(weftInvalidUsage, "comm is still being initialised; poll weftCommGetAsyncError until it is not "
-                                   "weftInProgress");
+    return error(weftInvalidUsage,
+                 "comm is still being initialised; poll weftCommGetAsyncError until it is not "
+                 "weftInProgress");
   }
   if (comm->comm == nullptr) return comm->init_status;
   if (comm->comm->forked()) {
-    return error(weftInvalidUsage, "this process was forked after the communicator was made; only the parent may use it");
+    return error(weftInvalidUsage,
+                 "this process was forked after the communicator was made; only the parent may use it");
   }
   return {};
 }

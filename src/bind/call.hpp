@@ -14,7 +14,8 @@ struct Call {
   Collective collective = Collective::barrier;
   const void* in = nullptr;
   void* out = nullptr;
-  // Elements: as the call in weft.h takes them (allgather: of one rank's block; the v-variants: the caller's own block).
+  // Elements: as the call in weft.h takes them (allgather: of one rank's block; the v-variants: the caller's own
+  // block).
   size_t count = 0;
   weftDataType_t type = weftUint8;
   weftRedOp_t op = weftSum;  // as the user gave it, avg and pre-multiplied sums included

@@ -6,7 +6,7 @@ namespace weft {
 namespace {
 
 struct Blocks {
-  size_t uniform = 0;                      // elements of every block, where counts is null
+  size_t uniform = 0;  // elements of every block, where counts is null
   const std::vector<size_t>* counts = nullptr;
   const std::vector<size_t>* displs = nullptr;
 
@@ -38,8 +38,7 @@ std::vector<Span> spans(const Blocks& blocks, uint32_t count, uint32_t per_block
 // The numbers of blocks that the collective (not this rank) has on its larger side.
 bool many_blocks(Collective collective) {
   return collective != Collective::allreduce && collective != Collective::reduce &&
-         collective != Collective::broadcast && collective != Collective::barrier &&
-         collective != Collective::sendrecv;
+         collective != Collective::broadcast && collective != Collective::barrier && collective != Collective::sendrecv;
 }
 
 }  // namespace
@@ -67,9 +66,9 @@ void Geometry::bind(const Call& call, const Plan& plan, size_t element_bytes, si
   // The sizes that scratch chunks go by, and the largest chunk of all, which sets the number of tiles.
   const bool many = many_blocks(call.collective);
   const Blocks sizes = blocks_of(call, !call.in_counts.empty());
-  const uint32_t blocks = many ? (sizes.counts != nullptr ? static_cast<uint32_t>(sizes.counts->size())
-                                                          : static_cast<uint32_t>(plan.ranks))
-                               : 1;
+  const uint32_t blocks =
+      many ? (sizes.counts != nullptr ? static_cast<uint32_t>(sizes.counts->size()) : static_cast<uint32_t>(plan.ranks))
+           : 1;
   class_.clear();
   size_t largest = 0;
   for (uint32_t block = 0; block < blocks; ++block) {

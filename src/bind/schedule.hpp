@@ -48,8 +48,7 @@ class Cursor {
   const Schedule::Entry& entry() const { return queue_->entries[upper_is_next_ ? upper_ : lower_]; }
   // Entries of tiles past the end do not exist.
   size_t skip(uint32_t block, size_t position) const {
-    while (position < queue_->entries.size() &&
-           uint64_t{block} * window_ + queue_->entries[position].tile >= tiles_) {
+    while (position < queue_->entries.size() && uint64_t{block} * window_ + queue_->entries[position].tile >= tiles_) {
       ++position;
     }
     return position;

@@ -85,9 +85,9 @@ Status Watch::take_control(const Doing* doing, bool* known) {
       case Control::Kind::lost:
         lost_[from] = true;
         *known = true;
-        return error(weftRemoteError, "rank {} died (its connection closed without a goodbye){}", control->from,
-                     doing == nullptr ? "" : fmt::format(" while this rank was in {}, {}", name(doing->sequence),
-                                                         doing->text));
+        return error(
+            weftRemoteError, "rank {} died (its connection closed without a goodbye){}", control->from,
+            doing == nullptr ? "" : fmt::format(" while this rank was in {}, {}", name(doing->sequence), doing->text));
       case Control::Kind::left:
         left_[from] = true;
         break;
@@ -117,7 +117,7 @@ Status Watch::wire_trouble(const Doing* doing) {
   const std::string during = doing == nullptr ? "" : fmt::format(" in {}, {}", name(doing->sequence), doing->text);
   switch (trouble.kind) {
     case WireError::Kind::closed:
-      return error(weftRemoteError, "rank {} is gone ({}){}", bad->peer(), trouble.text, during);
+      return error(weftRemoteError, "rank {} is gone, or cannot be reached ({}){}", bad->peer(), trouble.text, during);
     case WireError::Kind::mismatch:
       return error(weftInvalidUsage, "the calls of rank {} and of this rank do not match{}", bad->peer(), during);
     default:

@@ -31,8 +31,8 @@ class Watch {
  public:
   explicit Watch(Comm& comm);
 
-  // Looks at the control plane and at the wires; an error ends the communicator. `doing`: what this rank waits in, if it
-  // does, since `since`. *known: the other ranks know of it already. Called about once a millisecond of waiting.
+  // Looks at the control plane and at the wires; an error ends the communicator. `doing`: what this rank waits in, if
+  // it does, since `since`. *known: the other ranks know of it already. Called about once a millisecond of waiting.
   Status look(const Doing* doing, Clock::time_point since, bool* known);
   // A message came that belongs to no call of this rank; look() ends the communicator within a second.
   bool puzzled() const { return stray_; }
@@ -57,7 +57,7 @@ class Watch {
   Comm& comm_;
   std::vector<std::optional<Word>> words_;
   std::vector<bool> lost_, left_;
-  Clock::time_point said_at_{};       // when we last said what we do
+  Clock::time_point said_at_{};  // when we last said what we do
   uint32_t said_sequence_ = 0;
   int said_waiting_ = -1;
   Clock::time_point trouble_since_{};  // a wire is closed or mismatched, and we wait for the reason

@@ -80,7 +80,9 @@ Engine::Engine(Comm& comm)
       send_sequence_(static_cast<size_t>(comm.size())),
       recv_sequence_(static_cast<size_t>(comm.size())),
       bell_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      spins_(comm.config().spin >= 0 ? comm.config().spin : comm.topology().oversubscribed ? 20 : 4000) {
+      spins_(comm.config().spin >= 0          ? comm.config().spin
+             : comm.topology().oversubscribed ? 20
+                                              : 4000) {
   if (bell_) (void)comm_.poller().add(bell_.get(), EPOLLIN);
 }
 
@@ -167,8 +169,8 @@ void Engine::start(const OperationPtr& operation) {
   }
   Status status = prepare(*operation);
   if (status.ok()) {
-    status = operation->call.collective == Collective::sendrecv ? launch_point_to_point(*operation)
-                                                                : launch(*operation);
+    status =
+        operation->call.collective == Collective::sendrecv ? launch_point_to_point(*operation) : launch(*operation);
   }
   if (!status.ok()) {
     // Nothing of it has reached the others, which cannot go on without us.
@@ -229,8 +231,8 @@ Status Engine::prepare(Operation& operation) {
 
 void Engine::complete_output(Operation& operation) {
   const Call& call = operation.call;
-  const bool has_output = call.reduces() && call.out != nullptr &&
-                          (call.collective != Collective::reduce || call.root == comm_.rank());
+  const bool has_output =
+      call.reduces() && call.out != nullptr && (call.collective != Collective::reduce || call.root == comm_.rank());
   if (!has_output || call.count == 0) return;
   if (call.op == weftAvg) divide(operation.out, operation.out, comm_.size(), call.count, operation.type);
   if (call.wide) narrow(call.out, reinterpret_cast<const float*>(operation.out), call.count, call.type);
@@ -273,10 +275,10 @@ Status Engine::launch(Operation& operation) {
   if (operation.choice.program == nullptr) {
     return error(weftInvalidUsage, "no algorithm for {} supports {} ranks", name_of(call.collective), comm_.size());
   }
-  const bool on_spot = operation.work != nullptr ? call.wide && operation.out != nullptr &&
-                                                       (call.collective != Collective::reduce ||
-                                                        call.root == comm_.rank())
-                                                 : in_place(call, comm_.rank());
+  const bool on_spot = operation.work != nullptr
+                           ? call.wide && operation.out != nullptr &&
+                                 (call.collective != Collective::reduce || call.root == comm_.rank())
+                           : in_place(call, comm_.rank());
   auto entry = plan(operation.choice, call.collective, call.root, on_spot);
   if (!entry.ok()) return entry.status();
   if (idle_flows_.empty()) idle_flows_.push_back(std::make_unique<Flow>());
@@ -285,17 +287,22 @@ Status Engine::launch(Operation& operation) {
   Geometry& geometry = operation.flow->geometry();
   geometry.bind(call, *entry->plan, type_bytes(operation.type), operation.choice.tile_bytes, operation.choice.window);
   geometry.set_buffers(operation.in, operation.out);
-  Flow::Launch launch{.entry = *entry, .id = operation.id, .wire_to = wire_of, .owner = &comm_,
-                      .rank = comm_.rank(), .group = comm_.group()};
+  Flow::Launch launch{.entry = *entry,
+                      .id = operation.id,
+                      .wire_to = wire_of,
+                      .owner = &comm_,
+                      .rank = comm_.rank(),
+                      .group = comm_.group()};
   if (call.reduces() || call.collective == Collective::barrier) {
     launch.reduce = reduce_function(operation.type, base_op(call));
   }
   operation.begun_ticks = ticks_now();
   const int neighbour = entry->plan->ops.empty() ? -1 : entry->plan->ops.front().peer;
-  operation.ticket = comm_.recorder().begin(shape(call, operation.choice.program->name(), neighbour),
-                                            operation.id.sequence);
+  operation.ticket =
+      comm_.recorder().begin(shape(call, operation.choice.program->name(), neighbour), operation.id.sequence);
   if (operation.flow->start(launch)) return {};
-  return comm_.failed() ? comm_.status() : error(weftSystemError, "no memory for the scratch tiles of {}", describe(call));
+  return comm_.failed() ? comm_.status()
+                        : error(weftSystemError, "no memory for the scratch tiles of {}", describe(call));
 }
 
 PlanEntry Engine::point_to_point_plan(int peer, bool is_send) {
@@ -333,8 +340,12 @@ Status Engine::launch_point_to_point(Operation& operation) {
   operation.flow->geometry().set_buffers(operation.in, operation.out);
   operation.begun_ticks = ticks_now();
   operation.ticket = comm_.recorder().begin(shape(call, "direct", call.root), operation.id.sequence);
-  if (operation.flow->start({.entry = entry, .id = operation.id, .wire_to = wire_of, .owner = &comm_,
-                             .rank = comm_.rank(), .group = comm_.group()})) {
+  if (operation.flow->start({.entry = entry,
+                             .id = operation.id,
+                             .wire_to = wire_of,
+                             .owner = &comm_,
+                             .rank = comm_.rank(),
+                             .group = comm_.group()})) {
     return {};
   }
   return comm_.failed() ? comm_.status() : error(weftSystemError, "no way to rank {}", call.root);
@@ -390,10 +401,15 @@ void Engine::finish(Operation& operation, Status result) {
       past_[operation.id.sequence % past_.size()] = {operation.id.sequence, operation.id.signature};
     }
     if (trace_enabled()) {
-      trace_event({.kind = TraceKind::operation, .rank = comm_.rank(), .peer = operation.call.root,
-                   .sequence = operation.id.sequence, .group = comm_.group(),
-                   .bytes = operation.call.count * type_bytes(operation.call.type), .begin = operation.begun_ticks,
-                   .end = ticks_now(), .name = name_of(operation.call.collective)});
+      trace_event({.kind = TraceKind::operation,
+                   .rank = comm_.rank(),
+                   .peer = operation.call.root,
+                   .sequence = operation.id.sequence,
+                   .group = comm_.group(),
+                   .bytes = operation.call.count * type_bytes(operation.call.type),
+                   .begin = operation.begun_ticks,
+                   .end = ticks_now(),
+                   .name = name_of(operation.call.collective)});
     }
     idle_flows_.push_back(std::move(operation.flow));
   }
@@ -435,8 +451,8 @@ void Engine::note_moves() {
 }
 
 Doing Engine::doing(const Operation& operation) const {
-  return {operation.id.sequence, operation.id.signature,
-          operation.flow == nullptr ? -1 : operation.flow->waiting_for(), describe(operation.call)};
+  return {operation.id.sequence, operation.id.signature, operation.flow == nullptr ? -1 : operation.flow->waiting_for(),
+          describe(operation.call)};
 }
 
 const Operation* Engine::oldest() const {

@@ -75,7 +75,8 @@ void Flow::open_tile(uint32_t tile) {
 void Flow::complete(uint32_t op, uint32_t tile) {
   for (uint32_t i = plan_->successor_begin[op]; i < plan_->successor_begin[op + 1]; ++i) {
     const uint32_t successor = plan_->successors[i];
-    if (--missing(successor, tile) == 0 && plan_->ops[successor].verb == Verb::copy) ready_.emplace_back(successor, tile);
+    if (--missing(successor, tile) == 0 && plan_->ops[successor].verb == Verb::copy)
+      ready_.emplace_back(successor, tile);
   }
   --left_[tile % window_];
   while (low_ < tiles_ && left_[low_ % window_] == 0) {
@@ -196,9 +197,15 @@ bool Flow::run_copies() {
     const uint64_t begun = trace_enabled() ? ticks_now() : 0;
     run_copy(plan_->ops[op], tile);
     if (trace_enabled()) {
-      trace_event({.kind = TraceKind::copy, .rank = launch_.rank, .sequence = launch_.id.sequence, .tile = tile,
-                   .step = plan_->ops[op].step, .group = launch_.group,
-                   .bytes = geometry_.bytes(plan_->dst(plan_->ops[op]), tile), .begin = begun, .end = ticks_now()});
+      trace_event({.kind = TraceKind::copy,
+                   .rank = launch_.rank,
+                   .sequence = launch_.id.sequence,
+                   .tile = tile,
+                   .step = plan_->ops[op].step,
+                   .group = launch_.group,
+                   .bytes = geometry_.bytes(plan_->dst(plan_->ops[op]), tile),
+                   .begin = begun,
+                   .end = ticks_now()});
     }
     complete(op, tile);
     moved = true;
@@ -236,10 +243,16 @@ int Flow::waiting_for() const {
 }
 
 void Flow::trace_node(const Node& node) const {
-  trace_event({.kind = node.is_send ? TraceKind::send : TraceKind::recv, .rank = launch_.rank, .peer = node.peer,
-               .sequence = launch_.id.sequence, .tile = node.tile, .step = plan_->ops[node.op].step,
-               .group = launch_.group, .bytes = node.is_send ? node.send.source.bytes : node.recv.sink.bytes,
-               .begin = node.begun, .end = ticks_now()});
+  trace_event({.kind = node.is_send ? TraceKind::send : TraceKind::recv,
+               .rank = launch_.rank,
+               .peer = node.peer,
+               .sequence = launch_.id.sequence,
+               .tile = node.tile,
+               .step = plan_->ops[node.op].step,
+               .group = launch_.group,
+               .bytes = node.is_send ? node.send.source.bytes : node.recv.sink.bytes,
+               .begin = node.begun,
+               .end = ticks_now()});
 }
 
 }  // namespace weft

@@ -78,8 +78,8 @@ class Flow {
   Scratch scratch_;
   uint32_t tiles_ = 0, window_ = 1, low_ = 0;
   std::vector<Lane> lanes_;
-  std::vector<uint32_t> missing_;  // per tile of the window and op: dependencies not done yet
-  std::vector<uint32_t> left_;     // per tile of the window: ops not done yet
+  std::vector<uint32_t> missing_;                     // per tile of the window and op: dependencies not done yet
+  std::vector<uint32_t> left_;                        // per tile of the window: ops not done yet
   std::vector<std::pair<uint32_t, uint32_t>> ready_;  // copies to run: (op, tile)
   std::vector<std::unique_ptr<Node>> idle_, busy_;
 };

@@ -1,6 +1,6 @@
 // Small calls are compiled: a plan whose every message is one eager piece becomes a straight-line record, kept under
-// (collective, count, type, op, root, in place), and a repeated call is one look-up and a walk over it in key order. Its
-// sends are done when they are issued, so nothing but the order of the record needs to be kept.
+// (collective, count, type, op, root, in place), and a repeated call is one look-up and a walk over it in key order.
+// Its sends are done when they are issued, so nothing but the order of the record needs to be kept.
 #pragma once
 
 #include <memory>

@@ -8,8 +8,8 @@ namespace {
 
 Wire* wire_of(void* comm, int peer) { return static_cast<Comm*>(comm)->wire(peer); }
 
-constexpr int kPeeks = 16;                      // looks at a ring between two pauses
-constexpr size_t kMostSmall = 64 << 10;         // bytes of a call that is tried
+constexpr int kPeeks = 16;               // looks at a ring between two pauses
+constexpr size_t kMostSmall = 64 << 10;  // bytes of a call that is tried
 
 // Which calls may be small: those whose shape the key holds whole.
 bool may_be_small(const Call& call) {
@@ -42,8 +42,10 @@ SmallRecord* Engine::small_record(const Call& call) {
   auto compiled = compile_small(*entry->plan, geometry, wire_of, &comm_);
   if (compiled != nullptr) {
     compiled->signature = signature(call);
-    if (call.reduces() || call.collective == Collective::barrier) compiled->reduce = reduce_function(call.type, call.op);
-    const int neighbour = compiled->ops.empty() || compiled->ops[0].wire == nullptr ? -1 : compiled->ops[0].wire->peer();
+    if (call.reduces() || call.collective == Collective::barrier)
+      compiled->reduce = reduce_function(call.type, call.op);
+    const int neighbour =
+        compiled->ops.empty() || compiled->ops[0].wire == nullptr ? -1 : compiled->ops[0].wire->peer();
     compiled->shape = shape(call, choice.program->name(), neighbour);
     if (compiled->scratch_bytes > 0 && small_scratch_.get(compiled->scratch_bytes) == nullptr) compiled = nullptr;
   }
@@ -67,8 +69,14 @@ bool Engine::try_small(Call& call, Status* status) {
   operations_.store(operations_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (!status->ok()) failures_.fetch_add(1, std::memory_order_relaxed);
   if (trace_enabled()) {
-    trace_event({.kind = TraceKind::operation, .rank = comm_.rank(), .peer = call.root, .sequence = sequence,
-                 .group = comm_.group(), .bytes = record->shape.bytes, .begin = begun, .end = ticks_now(),
+    trace_event({.kind = TraceKind::operation,
+                 .rank = comm_.rank(),
+                 .peer = call.root,
+                 .sequence = sequence,
+                 .group = comm_.group(),
+                 .bytes = record->shape.bytes,
+                 .begin = begun,
+                 .end = ticks_now(),
                  .name = name_of(call.collective)});
   }
   return true;

@@ -61,8 +61,8 @@ bool Engine::pause(Wait& wait, const Describe& describe) {
 // A wake-up can be lost between a peer's look at our flag and our sleep (it looks without a fence): sleeps are short,
 // so that costs at most one of them.
 void Engine::sleep(Wait& wait) {
-  const int longest = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(kLongestSleepMs,
-                                                                             comm_.timeout_ms.load() / 8)));
+  const int longest =
+      static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(kLongestSleepMs, comm_.timeout_ms.load() / 8)));
   sleeping_.store(true, std::memory_order_seq_cst);
   if (inbox_size_.load() == 0 && !comm_.abort_requested.load() && comm_.arm_wires()) {
     comm_.poller().wait(std::min(wait.sleep_ms_, longest));

@@ -2,7 +2,7 @@
 // rank). Never to stdout.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <atomic>
 #include <string>

@@ -2,7 +2,7 @@
 // those return an Io or a bool.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string>
 #include <utility>
@@ -52,8 +52,8 @@ class [[nodiscard]] Result {
   std::variant<T, Status> state_;
 };
 
-#define WEFT_RETURN_IF_ERROR(expression)                   \
-  do {                                                     \
+#define WEFT_RETURN_IF_ERROR(expression)                                                     \
+  do {                                                                                       \
     if (::weft::Status weft_status_ = (expression); !weft_status_.ok()) return weft_status_; \
   } while (0)
 

@@ -11,8 +11,8 @@ struct Topology {
   int ranks = 1;
   std::vector<int> node;  // by rank: the lowest rank whose memory it shares
   int nodes = 1;
-  bool one_process = true;     // all ranks are threads of one process
-  bool oversubscribed = false; // some node has more ranks than cores
+  bool one_process = true;      // all ranks are threads of one process
+  bool oversubscribed = false;  // some node has more ranks than cores
 };
 
 }  // namespace weft

@@ -1,5 +1,5 @@
-// The tuner: which algorithm, tile and window a call uses. A function only of what every rank knows: the collective, the
-// size of the call, the ranks, the agreed topology and configuration.
+// The tuner: which algorithm, tile and window a call uses. A function only of what every rank knows: the collective,
+// the size of the call, the ranks, the agreed topology and configuration.
 #pragma once
 
 #include <string>

@@ -106,8 +106,7 @@ Result<std::unique_ptr<Transport>> create_shm(const TransportContext& context) {
   Fd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!listener) return system_error(errno, "shm: socket(AF_UNIX)");
   std::random_device random;
-  const std::string name =
-      fmt::format("weft-{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+  const std::string name = fmt::format("weft-{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
   sockaddr_storage storage;
   const socklen_t length = unix_address(name, &storage);
   if (::bind(listener.get(), reinterpret_cast<sockaddr*>(&storage), length) != 0 ||

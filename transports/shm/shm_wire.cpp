@@ -76,8 +76,9 @@ void ShmWire::test_pull(const Record& token) {
                      ::process_vm_readv(peer_pid_, &local, 1, &remote, 1, 0) == ssize_t{sizeof value} &&
                      value == token.b;
   if (!works) {
-    log(LogLevel::info, "shm: private memory of rank {} cannot be read in place ({}); large messages go through the ring",
-        peer(), context_.config->shm_cma ? std::strerror(errno) : "WEFT_SHM_CMA=0");
+    log(LogLevel::info,
+        "shm: private memory of rank {} cannot be read in place ({}); large messages go through the ring", peer(),
+        context_.config->shm_cma ? std::strerror(errno) : "WEFT_SHM_CMA=0");
   }
   rings_.rx.header()->can_pull.store(works ? 1 : 2, std::memory_order_release);
 }

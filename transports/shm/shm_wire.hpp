@@ -65,12 +65,12 @@ class ShmWire final : public RingWire {
   pid_t peer_pid_ = 0;
   std::byte* memory_ = nullptr;
   size_t memory_bytes_ = 0;
-  uint64_t token_ = 0;  // read by the peer to find out whether it may
+  uint64_t token_ = 0;                  // read by the peer to find out whether it may
   std::optional<Record> token_record_;  // the peer's, which may come before the rings
   bool lower_ = false;
   bool gone_ = false, left_ = false, closed_ = false;
-  std::string unread_;      // bytes of an incomplete record
-  std::deque<Fd> passed_;   // descriptors that came and whose record was not handled yet
+  std::string unread_;     // bytes of an incomplete record
+  std::deque<Fd> passed_;  // descriptors that came and whose record was not handled yet
   std::map<uint32_t, std::weak_ptr<const SharedRegion>> shared_;  // regions the peer has got
   std::map<uint32_t, Mapping> mapped_;                            // regions of the peer's
 };
