@@ -1,9 +1,9 @@
 // A plan: a program expanded for one rank. No bytes, no pointers, no types; cached by the communicator.
 //
 // Chunks. Each of the buffers `in` and `out` is a row of blocks, and every block is cut into `chunks_per_block` chunks:
-// chunk i is part i % chunks_per_block of block i / chunks_per_block. An all-reduce has one block, an all-gather has one
-// block in `in` and P in `out`. How many elements a block has, and where it starts, is the binding's knowledge (uniform
-// counts, or a v-variant's counts and displacements). Scratch chunk i has the size of chunk i % (blocks *
+// chunk i is part i % chunks_per_block of block i / chunks_per_block. An all-reduce has one block, an all-gather has
+// one block in `in` and P in `out`. How many elements a block has, and where it starts, is the binding's knowledge
+// (uniform counts, or a v-variant's counts and displacements). Scratch chunk i has the size of chunk i % (blocks *
 // chunks_per_block) of the buffer with more blocks, and W tile slots instead of a full buffer: what is in it lives for
 // one tile only.
 //
