@@ -65,11 +65,16 @@ class RootJoin {
       const bool writing = !pending.link && pending.handshake.writing();
       fds.push_back({.fd = fd, .events = static_cast<short>(writing ? POLLIN | POLLOUT : POLLIN), .revents = 0});
     }
+    const size_t first_link = fds.size();
     for (const auto& link : links_) {
-      if (link) fds.push_back({.fd = link->fd(), .events = POLLIN, .revents = 0});
+      fds.push_back({.fd = link ? link->fd() : -1, .events = POLLIN, .revents = 0});
     }
     ::poll(fds.data(), fds.size(), options_.deadline.left_ms(200));
     listener_ready_ = fds[0].revents != 0;
+    stirred_.clear();
+    for (size_t r = 0; r < links_.size(); ++r) {
+      if (fds[first_link + r].revents != 0) stirred_.push_back(r);
+    }
   }
 
   Status step() {
@@ -79,8 +84,8 @@ class RootJoin {
       WEFT_RETURN_IF_ERROR(advance(*it, &keep));
       it = keep ? std::next(it) : pending_.erase(it);
     }
-    for (size_t r = 0; r < links_.size(); ++r) {
-      if (links_[r] && !links_[r]->fill()) {
+    for (const size_t r : stirred_) {
+      if (!links_[r]->fill()) {
         return error(weftRemoteError, "{} died or gave up while the job waited for {} other ranks", names_[r],
                      options_.size - joined_);
       }
@@ -252,6 +257,7 @@ class RootJoin {
   JoinOptions options_;
   int joined_ = 1;
   bool listener_ready_ = false;
+  std::vector<size_t> stirred_;  // ranks that have joined and then said something: as a rule that they are gone
   std::list<Pending> pending_;
   std::vector<std::unique_ptr<FrameSocket>> links_;
   std::vector<std::unique_ptr<FrameSocket>> extra_;  // to be told of a failure, without a place of their own

@@ -39,8 +39,9 @@ Result<Meeting> meet_in_file(const std::string& path, bool root, const JobId& ta
 using Exchange = std::function<Result<std::string>(const std::string& mine)>;
 Result<Meeting> meet_through(const Exchange& exchange, bool root, const Config& config);
 
-// Hydra's PMI-1 over an inherited descriptor. Without PMI's init, after which a process could not end without a
-// finalize: so it may be used before, after or without MPI_Init. All ranks call it; empty `mine` at all but rank 0.
+// Hydra's PMI-1 over an inherited descriptor. It is not initialised, so that MPI_Init may come before, after or never;
+// where MPI_Finalize does not end it, the end of the process does (exit, not _exit). All ranks call it; empty `mine` at
+// all but rank 0.
 Result<std::string> exchange_by_pmi(int fd, const std::string& key, const std::string& mine, Deadline deadline);
 // Open MPI's PMIx, by libpmix where it is installed. weftSystemError where it cannot be used at all.
 Result<std::string> exchange_by_pmix(const std::string& key, const std::string& mine, Deadline deadline);

@@ -1,5 +1,6 @@
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -82,12 +83,35 @@ class Pmi {
   Deadline deadline_;
 };
 
+// Hydra takes a process that has spoken PMI and ends without a word for a crash, and kills the others. So, as MPI
+// would, the process says that it ends well; unless MPI_Finalize did so and closed the descriptor, or another process
+// holds it.
+class Farewell {
+ public:
+  explicit Farewell(int fd) : fd_(fd), pid_(::getpid()) { ::fstat(fd_, &socket_); }
+  ~Farewell() {
+    struct stat now {};
+    if (::getpid() != pid_ || ::fstat(fd_, &now) != 0 || now.st_dev != socket_.st_dev || now.st_ino != socket_.st_ino) {
+      return;
+    }
+    (void)Pmi(fd_, Deadline::after(std::chrono::seconds(1))).ask("cmd=finalize", "finalize_ack").ok();
+  }
+  Farewell(const Farewell&) = delete;
+  Farewell& operator=(const Farewell&) = delete;
+
+ private:
+  int fd_;
+  pid_t pid_;
+  struct stat socket_ {};
+};
+
 }  // namespace
 
 Result<std::string> exchange_by_pmi(int fd, const std::string& key, const std::string& mine, Deadline deadline) {
   static std::mutex mutex;
   static bool unusable = false;
   const std::lock_guard lock(mutex);
+  static const Farewell farewell(fd);
   if (unusable) {
     return error(
         weftInvalidUsage,

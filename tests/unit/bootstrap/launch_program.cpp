@@ -1,7 +1,9 @@
-// A rank under a real launcher: joins, gathers and leaves twice, and says so in one line.
+// A rank under a real launcher: joins, gathers and leaves twice, and says so in one line. With an argument it then
+// stays for rank times so many milliseconds: launchers mind how others behave that end before.
 #include <unistd.h>
 
-#include <cstdio>
+#include <cstdlib>
+#include <thread>
 
 #include "bootstrap/launch.hpp"
 
@@ -31,12 +33,15 @@ Status run_once(const Config& config, std::string* line) {
 }  // namespace
 }  // namespace weft
 
-int main() {
+int main(int count, char** arguments) {
   const auto& config = weft::config();
   std::string line;
   weft::Status status = config.status();
   for (int i = 0; status.ok() && i < 2; ++i) status = weft::run_once(config.value(), &line);
   if (!status.ok()) line = "error: " + status.message();
   line += "\n";
+  if (const auto at = line.find(' '); status.ok() && count > 1) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(std::atoi(line.c_str() + at) * std::atoi(arguments[1])));
+  }
   return ::write(1, line.data(), line.size()) > 0 && status.ok() ? 0 : 1;
 }
