@@ -15,7 +15,7 @@ static void compute(weft::Buffer<float>& bucket, int rank, int step) {
 }
 
 int main() try {
-  constexpr size_t kElements = 1 << 18;
+  constexpr size_t kElements = 1 << 16;
   constexpr int kBuckets = 8, kSteps = 3;
   weft::Communicator comm = weft::Communicator::from_env();
   int rank = comm.rank(), size = comm.size();
