@@ -1,10 +1,12 @@
 #include "engine/engine.hpp"
 
+#include <sched.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "comm/comm.hpp"
@@ -94,11 +96,12 @@ OperationPtr Engine::create(Call call) {
   auto operation = std::make_shared<Operation>();
   operation->id.signature = signature(call);
   if (call.collective == Collective::sendrecv) {
+    turns_.fetch_add(kUnstarted);
     std::lock_guard lock(inbox_mutex_);
     auto& sequences = call.is_send ? send_sequence_ : recv_sequence_;
     operation->id.sequence = MessageId::kPointToPoint | (sequences[static_cast<size_t>(call.root)]++ & 0x7fffffff);
   } else {
-    operation->id.sequence = sequence_.fetch_add(1, std::memory_order_relaxed) & 0x7fffffff;
+    operation->id.sequence = static_cast<uint32_t>(turns_.fetch_add(kUnstarted + 1) & 0x7fffffff);
   }
   operation->call = std::move(call);
   return operation;
@@ -121,31 +124,53 @@ bool Engine::take_inbox() {
     taken.swap(inbox_);
     inbox_size_.store(0);
   }
-  for (const OperationPtr& operation : taken) start(operation);
+  for (const OperationPtr& operation : taken) {
+    start(operation);
+    turns_.fetch_sub(kUnstarted);
+  }
   return true;
 }
 
 Status Engine::wait_all(const std::vector<std::pair<Comm*, OperationPtr>>& operations) {
-  std::vector<Comm*> comms;
+  struct Place {
+    Comm* comm;
+    std::unique_lock<std::mutex> lock;
+    Wait wait;
+  };
+  std::vector<Place> places;
   for (const auto& [comm, operation] : operations) {
-    if (std::find(comms.begin(), comms.end(), comm) == comms.end()) comms.push_back(comm);
+    const auto same = [comm = comm](const Place& place) { return place.comm == comm; };
+    if (std::any_of(places.begin(), places.end(), same)) continue;
+    places.push_back({comm, std::unique_lock(comm->engine().mutex_, std::defer_lock), Wait(comm->engine().spins_)});
   }
-  // One fixed order of locking, so that two threads with overlapping groups do not wait for each other.
-  std::sort(comms.begin(), comms.end());
-  std::vector<std::unique_lock<std::mutex>> locks;
-  for (Comm* comm : comms) locks.emplace_back(comm->engine().mutex_);
-  std::vector<Wait> waits;
-  for (Comm* comm : comms) waits.emplace_back(comms.size() == 1 ? comm->engine().spins_ : 10);
-  for (;;) {
-    bool moved = false, all_done = true;
-    for (const auto& [comm, operation] : operations) all_done = all_done && operation->done.load();
-    if (all_done) break;
-    for (Comm* comm : comms) moved |= comm->engine().progress();
-    for (size_t i = 0; i < comms.size(); ++i) {
+  // One that waits for several communicators must not sleep long in one of them.
+  if (places.size() > 1) {
+    for (Place& place : places) place.wait = Wait(10, 1);
+  }
+  // The lock of a communicator is only tried: another thread that has it moves our operations on, and may have to wait
+  // for what we do next once they are done.
+  const auto all_done = [&] {
+    return std::all_of(operations.begin(), operations.end(),
+                       [](const auto& entry) { return entry.second->done.load(); });
+  };
+  for (int idle = 0; !all_done();) {
+    bool moved = false, driving = false;
+    for (Place& place : places) {
+      if (!place.lock.owns_lock() && !place.lock.try_lock()) continue;
+      driving = true;
+      moved |= place.comm->engine().progress();
+    }
+    idle = moved ? 0 : idle + 1;
+    if (!driving) {
+      idle < 1000 ? static_cast<void>(::sched_yield()) : std::this_thread::sleep_for(std::chrono::microseconds(50));
+      continue;
+    }
+    for (Place& place : places) {
+      if (!place.lock.owns_lock()) continue;
       if (moved) {
-        waits[i].moved();
+        place.wait.moved();
       } else {
-        comms[i]->engine().pause(waits[i], nullptr);
+        place.comm->engine().pause(place.wait, nullptr);
       }
     }
   }
@@ -468,15 +493,12 @@ const Operation* Engine::oldest() const {
 // ---- Blocking calls
 
 Status Engine::run(Call& call) {
-  OperationPtr operation;
-  {
-    std::lock_guard lock(mutex_);
+  if (std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) {
     Status status;
     if (try_small(call, &status)) return status;
-    // Handed over under the lock: no other thread's small call comes between this one's number and its start.
-    operation = create(call);
-    submit(operation);
   }
+  const OperationPtr operation = create(call);
+  submit(operation);
   return wait_all({{&comm_, operation}});
 }
 

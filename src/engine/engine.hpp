@@ -50,7 +50,8 @@ using OperationPtr = std::shared_ptr<Operation>;
 // How a waiter spends its time: it polls, then yields its core, then sleeps.
 class Wait {
  public:
-  explicit Wait(int64_t spins) : spins_(spins), spins_left_(spins) {}
+  explicit Wait(int64_t spins, int longest_sleep_ms = 50)
+      : spins_(spins), spins_left_(spins), longest_sleep_ms_(longest_sleep_ms) {}
   // Something moved: begin anew.
   void moved() {
     spins_left_ = spins_;
@@ -62,7 +63,7 @@ class Wait {
   friend class Engine;
   int64_t spins_, spins_left_;
   bool idle_ = false, begun_ = false;
-  int sleep_ms_ = 1;
+  int sleep_ms_ = 1, longest_sleep_ms_;
   Clock::time_point idle_since_{}, since_{}, ticked_{};
 };
 
@@ -141,7 +142,11 @@ class Engine {
   std::vector<OperationPtr> active_;
   std::vector<OperationPtr> own_sends_, own_recvs_;  // point to point with oneself
   std::vector<std::unique_ptr<Flow>> idle_flows_;
-  std::atomic<uint32_t> sequence_{0};
+  // The next collective's sequence number in the low bits; above them, in units of kUnstarted, how many operations have
+  // a number and are not started. A small call takes its number only when there are none: while it runs nothing is
+  // started, and the others may need what came before it.
+  static constexpr uint64_t kUnstarted = uint64_t{1} << 40;
+  std::atomic<uint64_t> turns_{0};
   std::vector<uint32_t> send_sequence_, recv_sequence_;  // by peer
   std::unordered_map<uint64_t, PlanEntry> plans_;
   SmallCache small_;

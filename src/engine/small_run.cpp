@@ -54,13 +54,14 @@ SmallRecord* Engine::small_record(const Call& call) {
 
 // Runs the call if it is small and nothing else is in flight. Lock held.
 bool Engine::try_small(Call& call, Status* status) {
-  if (!may_be_small(call) || !active_.empty() || inbox_size_.load(std::memory_order_relaxed) != 0 || comm_.failed() ||
-      comm_.queued.load() != 0 || comm_.abort_requested.load(std::memory_order_relaxed)) {
+  uint64_t turn = turns_.load(std::memory_order_relaxed);
+  if (!may_be_small(call) || !active_.empty() || turn >= kUnstarted || comm_.failed() ||
+      comm_.abort_requested.load(std::memory_order_relaxed)) {
     return false;
   }
   const SmallRecord* record = small_record(call);
-  if (record == nullptr) return false;
-  const uint32_t sequence = sequence_.fetch_add(1, std::memory_order_relaxed) & 0x7fffffff;
+  if (record == nullptr || !turns_.compare_exchange_strong(turn, turn + 1)) return false;
+  const auto sequence = static_cast<uint32_t>(turn & 0x7fffffff);
   const uint64_t begun = trace_enabled() ? ticks_now() : 0;
   const uint64_t ticket = small_ticket_ = comm_.recorder().begin(record->shape, sequence);
   *status = run_small(*record, call, sequence);

@@ -13,7 +13,6 @@ using std::chrono::milliseconds;
 
 constexpr microseconds kYieldFor{1000};  // then it sleeps
 constexpr milliseconds kTick{1};
-constexpr int kLongestSleepMs = 50;
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -40,7 +39,8 @@ bool Engine::pause(Wait& wait, const Describe& describe) {
   }
   if (comm_.failed()) return false;
   bool moved = comm_.progress_connections();
-  moved |= comm_.progress_wires();
+  // A small call has the engine to itself, but others may hand over operations that its peers wait for first.
+  moved |= describe && (inbox_size_.load() != 0 || !active_.empty()) ? progress() : comm_.progress_wires();
   if (now - wait.ticked_ >= kTick || comm_.abort_requested.load(std::memory_order_relaxed)) {
     wait.ticked_ = now;
     if (!tick(wait, describe)) return false;
@@ -62,7 +62,7 @@ bool Engine::pause(Wait& wait, const Describe& describe) {
 // so that costs at most one of them.
 void Engine::sleep(Wait& wait) {
   const int longest =
-      static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(kLongestSleepMs, comm_.timeout_ms.load() / 8)));
+      static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(wait.longest_sleep_ms_, comm_.timeout_ms.load() / 8)));
   sleeping_.store(true, std::memory_order_seq_cst);
   if (inbox_size_.load() == 0 && !comm_.abort_requested.load() && comm_.arm_wires()) {
     comm_.poller().wait(std::min(wait.sleep_ms_, longest));
