@@ -184,11 +184,16 @@ Status init_all(weftComm** comms, int count) {
 }
 
 // Waits for all that is queued on streams; what blocks is over when its call returns.
-Status finalize(weftComm* comm) {
+Status drain(weftComm* comm) {
   if (comm->own_stream != nullptr) WEFT_RETURN_IF_ERROR(comm->own_stream->stream.synchronize());
   while (comm->comm != nullptr && comm->comm->queued.load() > 0)
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   return {};
+}
+
+Status finalize(weftComm* comm) {
+  if (comm->comm != nullptr && !comm->comm->failed()) comm->comm->set_phase(CommPhase::finalizing);
+  return drain(comm);
 }
 
 Status split(weftComm* parent, int color, int key, weftComm** to, const weftConfig_t* config) {
@@ -204,7 +209,7 @@ Status split(weftComm* parent, int color, int key, weftComm** to, const weftConf
   auto merged = merged_config(comm.config(), config, &label, &handle->blocking);
   if (!merged.ok()) return merged.status();
   // What was called before goes on to its end first: while the ranks meet, nothing on this communicator moves.
-  WEFT_RETURN_IF_ERROR(finalize(parent));
+  WEFT_RETURN_IF_ERROR(drain(parent));
   const Deadline deadline = Deadline::after(std::chrono::milliseconds(merged->init_timeout_ms));
 
   std::unique_lock lock(comm.engine().mutex());
