@@ -1,8 +1,7 @@
 #include "comm/comm.hpp"
 
-#include <unistd.h>
-
 #include "log/log.hpp"
+#include "status/process.hpp"
 
 namespace weft {
 
@@ -13,7 +12,7 @@ Comm::Comm(std::unique_ptr<Bootstrap> bootstrap, const JobId& id, Config config,
       label_(std::move(label)),
       rank_(bootstrap_->rank()),
       size_(bootstrap_->size()),
-      pid_(::getpid()),
+      forks_(forks()),
       poller_(std::move(poller)),
       wires_(static_cast<size_t>(size_)) {
   timeout_ms.store(config_.timeout_ms);
@@ -28,7 +27,7 @@ Comm::~Comm() {
   transports_.clear();
 }
 
-bool Comm::forked() const { return pid_ != ::getpid(); }
+bool Comm::forked() const { return forks_ != forks(); }
 
 void Comm::leave() {
   if (left_ || forked()) return;

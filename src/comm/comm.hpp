@@ -104,7 +104,7 @@ class Comm {
   Config config_;
   std::string label_;
   int rank_, size_;
-  int pid_;
+  uint32_t forks_;  // as it was when this was made
   Poller poller_;
   std::vector<std::unique_ptr<Transport>> transports_;
   std::vector<Member> members_;

@@ -65,7 +65,11 @@ bool Engine::try_small(Call& call, Status* status) {
   const uint64_t begun = trace_enabled() ? ticks_now() : 0;
   const uint64_t ticket = small_ticket_ = comm_.recorder().begin(record->shape, sequence);
   *status = run_small(*record, call, sequence);
-  comm_.recorder().end(ticket, status->ok());
+  if (status->ok()) {
+    comm_.recorder().done(ticket);
+  } else {
+    comm_.recorder().end(ticket, false);
+  }
   if (status->ok()) past_[sequence % past_.size()] = {sequence, record->signature};
   operations_.store(operations_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (!status->ok()) failures_.fetch_add(1, std::memory_order_relaxed);
