@@ -1,4 +1,5 @@
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -36,12 +37,14 @@ struct Library {
   }
 };
 
-// The launcher calls a job failed where a process ends between init and finalize, so both stand around one exchange.
+// Lasts until the process exits: the launcher calls a job failed where a process ends between init and finalize, and
+// Open MPI cannot start in a process where PMIx was finalised before. PMIx counts its users, so MPI may come and go
+// meanwhile.
 class Session {
  public:
   explicit Session(const Library& library) : library_(library), rc_(library.init(&self_, nullptr, 0)) {}
   ~Session() {
-    if (rc_ == PMIX_SUCCESS) library_.finalize(nullptr, 0);
+    if (rc_ == PMIX_SUCCESS && ::getpid() == pid_) library_.finalize(nullptr, 0);
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -50,6 +53,7 @@ class Session {
 
  private:
   const Library& library_;
+  const pid_t pid_ = ::getpid();
   pmix_proc_t self_{};
   pmix_status_t rc_;
 };
@@ -82,7 +86,7 @@ Result<std::string> get(const Library& library, pmix_proc_t root, const std::str
 Result<std::string> exchange_by_pmix(const std::string& key, const std::string& mine, Deadline deadline) {
   static const Result<Library> library = Library::load();
   if (!library.ok()) return library.status();
-  const Session session(library.value());
+  static const Session session(library.value());
   if (session.rc() != PMIX_SUCCESS) return error(weftSystemError, "PMIx_Init failed with status {}", session.rc());
   if (mine.empty()) return get(library.value(), session.self(), key, deadline);
   pmix_value_t value{};
