@@ -92,7 +92,7 @@ struct Connector::Pending {
 };
 
 Connector::Pending::Step Connector::Pending::closed(const char* what, int number) {
-  trouble = number == 0 ? what : fmt::format("{}: {}", what, std::strerror(number));
+  trouble = number == 0 ? what : system_error(number, what).message();
   return accepted || (number != 0 && !passing(number)) ? Step::hopeless : Step::closed;
 }
 

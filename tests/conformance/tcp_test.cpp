@@ -170,6 +170,40 @@ TEST(Tcp, MemoryIsBounded) {
   EXPECT_EQ(pair.b.early_bytes(), 0u);
 }
 
+// A wire without requests sees at its ticks what its peer began and whether it lives, and keeps no more than a little.
+TEST(Tcp, IdleWireLooksAtItsTicks) {
+  auto [near, far] = socket_pair();
+  auto peer = std::make_unique<TcpWire>(1, nullptr, nullptr);
+  TcpWire wire(0, nullptr, nullptr);
+  peer->adopt(0, std::move(near));
+  wire.adopt(0, std::move(far));
+  std::deque<Outgoing> out;
+  for (uint32_t i = 0; i < 1000; ++i) peer->send(out.emplace_back(MessageId{i, 0, 1}, 1000, i).request);
+  wire.progress();
+  EXPECT_EQ(wire.early_bytes(), 0u);
+  wire.tick();
+  EXPECT_GT(wire.early_bytes(), 0u);
+  for (int i = 0; i < 100; ++i) {
+    peer->progress();
+    wire.tick();
+  }
+  EXPECT_LT(wire.early_bytes(), 200u << 10);
+  for (uint32_t i = 0; i < 1000; ++i) {
+    Incoming in(MessageId{i, 0, 1}, 1000);
+    wire.recv(in.request);
+    for (int tries = 0; tries < 1000 && !in.request.done; ++tries) {
+      peer->progress();
+      wire.progress();
+    }
+    ASSERT_TRUE(in.memory.holds(i));
+  }
+  wire.tick();
+  EXPECT_EQ(wire.error().kind, WireError::Kind::none);
+  peer.reset();  // without a goodbye
+  wire.tick();
+  EXPECT_EQ(wire.error().kind, WireError::Kind::closed);
+}
+
 // Bytes that nobody wants yet wake a waiter once, not over and over.
 TEST(Tcp, UnreadBytesDoNotSpin) {
   Result<Poller> poller = Poller::create();

@@ -15,6 +15,8 @@ namespace {
 constexpr uint64_t kPatience = 3;
 // Fragments that one stream takes in a row before the others and the reader get their turn.
 constexpr int kBurst = 4;
+// What a wire without requests keeps of messages that come anyway.
+constexpr size_t kIdleBytes = 64 << 10;
 constexpr auto kFlushTime = std::chrono::milliseconds(1000);
 
 Frame frame_of(Kind kind, const MessageId& id, uint64_t total) {
@@ -213,22 +215,34 @@ bool TcpWire::arm() {
   return true;
 }
 
+// Nobody reads here now, so that a death would go unseen, and so would a message of a call that we do not expect. Takes
+// a little of what is there; when it holds enough of that, only looks. (A goodbye is a frame, and would be there.)
+void TcpWire::look(Stream& stream) {
+  if (early_.bytes() < kIdleBytes) {
+    read(stream, true);
+    return;
+  }
+  char byte;
+  const ssize_t got = ::recv(stream.fd.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (got == 0) lost(stream, 0);
+  if (got < 0 && errno != EAGAIN && errno != EINTR) lost(stream, errno);
+}
+
 void TcpWire::tick() {
   Stream* stream = small();
   if (dead_ || stream == nullptr) return;
-  if (requests_ == 0 && !left_) {
-    // Nobody reads here now, so that a death would go unseen. A goodbye is a frame, and would be there instead.
-    char byte;
-    const ssize_t got = ::recv(stream->fd.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    if (got == 0) lost(*stream, 0);
-    if (got < 0 && errno != EAGAIN && errno != EINTR) lost(*stream, errno);
-    return;
-  }
+  if (requests_ == 0 && !left_) return look(*stream);
   if (waiting_.empty()) return;
   waiting_.for_each([&](SendRequest& request) {
     if (++patience(request) == kPatience) push({frame_of(Kind::announce, request.id, request.source.bytes), nullptr});
   });
   write(*stream);
+}
+
+void TcpWire::early(std::vector<MessageId>* ids) const {
+  early_.for_each([ids](const Early& early) {
+    ids->push_back({early.frame.sequence, early.frame.index, early.frame.signature});
+  });
 }
 
 void TcpWire::drop_streams() {

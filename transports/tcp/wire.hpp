@@ -4,12 +4,13 @@
 // whichever other stream is idle, or by stream 0 where it is the only one, one fragment at a time; so nothing small
 // waits for more than one fragment, and a slow stream holds up no more than the fragment it has.
 //
-// The wire reads only while it holds requests. That is all the flow control there is: a peer that runs ahead fills the
-// sockets and then waits, and what is read into memory before its receive is posted is what had to be read to reach
-// something that a request waits for. It cannot deadlock, because a wire with a request of any kind reads on: a message
-// is never kept back by another operation's in front of it. It is bounded, because the peer starts an operation only
-// some number of operations (the engine's concurrency, 16) after the oldest it has not finished: at most the small
-// messages of two times that many operations can stand before the one that is waited for.
+// The wire reads only while it holds requests (but for a little at each tick, to see who is there). That is all the
+// flow control there is: a peer that runs ahead fills the sockets and then waits, and what is read into memory before
+// its receive is posted is what had to be read to reach something that a request waits for. It cannot deadlock, because
+// a wire with a request of any kind reads on: a message is never kept back by another operation's in front of it. It is
+// bounded, because the peer starts an operation only some number of operations (the engine's concurrency, 16) after the
+// oldest it has not finished: at most the small messages of two times that many operations can stand before the one
+// that is waited for.
 #pragma once
 
 #include <functional>
@@ -40,6 +41,8 @@ class TcpWire : public Wire {
   bool progress() override;
   bool arm() override;
   void tick() override;
+  bool has_early() const override { return early_.count() > 0; }
+  void early(std::vector<MessageId>* ids) const override;
   void cancel() override;
   void close() override;
   std::string_view transport() const override { return "tcp"; }
@@ -66,7 +69,8 @@ class TcpWire : public Wire {
   void cleared(SendRequest& request, size_t unit);
   void written(const OutFrame& frame);
 
-  bool read(Stream& stream);
+  bool read(Stream& stream, bool once = false);
+  void look(Stream& stream);
   void parse(Stream& stream);
   void begin(Stream& stream, const Frame& frame);
   void begin_eager(Stream& stream, const Frame& frame);

@@ -50,9 +50,10 @@ void TcpWire::recv(RecvRequest& request) {
   push(out);
 }
 
-bool TcpWire::read(Stream& stream) {
+// Once: a single read, with or without requests.
+bool TcpWire::read(Stream& stream, bool once) {
   bool moved = false;
-  for (int reads = 0; reads < kReads && requests_ > 0 && !dead_ && !stream.ended; ++reads) {
+  for (int reads = 0; reads < (once ? 1 : kReads) && (once || requests_ > 0) && !dead_ && !stream.ended; ++reads) {
     switch (stream.read()) {
       case Stream::Io::again:
         return moved;
@@ -227,9 +228,9 @@ bool TcpWire::matches(const MessageId& ours, size_t bytes, const Frame& theirs) 
 void TcpWire::lost(const Stream& stream, int number) {
   if (dead_ || losing_) return;
   losing_ = true;
-  ++requests_;  // so that read() reads
-  if (Stream* first = small(); first != nullptr && !(&stream == first && number == 0)) read(*first);
-  --requests_;
+  if (Stream* first = small(); first != nullptr && !(&stream == first && number == 0)) {
+    while (read(*first, true) && !dead_ && !first->ended && !first->short_read) continue;
+  }
   losing_ = false;
   fail(WireError::Kind::closed, number == 0 ? fmt::format("rank {} closed its connection without a goodbye", peer())
                                             : fmt::format("connection to rank {}: {}", peer(), std::strerror(number)));
