@@ -131,7 +131,7 @@ class RingWire : public Wire {
     std::vector<std::byte> data;
     std::vector<ViewPiece> pieces;
   };
-  static constexpr size_t kMostEarly = 1024;
+  static constexpr size_t kMostEarly = 8192;  // of at most kEager bytes each: 64 MiB in the worst case
 
   bool issue(SendRequest& request);
   bool issue_eager(SendRequest& request, RingSlot* slot);
