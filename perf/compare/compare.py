@@ -56,7 +56,7 @@ def command(name, ranks, transport, build, mpi):
         return [launcher, "--allow-run-as-root", "--oversubscribe", "--bind-to", bind, "--mca", "pml", "ob1", "--mca",
                 "btl", btl, "-np", str(ranks), str(binary)], environment
     if transport == "tcp":
-        environment["MPIR_CVAR_NOLOCAL"] = "1"
+        environment.update({"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self", "FI_PROVIDER": "tcp"})
     bind = ["-bind-to", "core"] if ranks <= os.cpu_count() else []
     return [launcher] + bind + ["-np", str(ranks), str(binary)], environment
 
