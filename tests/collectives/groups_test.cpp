@@ -286,7 +286,10 @@ TEST(Shrink, AfterTwoDeaths) {
           const auto die_or_fail = [](weftComm_t on, bool die) {
             int one = 1, sum = 0;
             WEFT_ASSERT_OK(weftAllReduce(&one, &sum, 1, weftInt32, weftSum, on, nullptr), on);
-            if (die) ::raise(SIGKILL);
+            if (die) {
+              ::usleep(300000);  // the others are through with that call, too
+              ::raise(SIGKILL);
+            }
             std::vector<int> in(300000), out(in.size());
             EXPECT_NE(weftAllReduce(in.data(), out.data(), in.size(), weftInt32, weftSum, on, nullptr), weftSuccess);
           };
