@@ -90,7 +90,7 @@ class StreamWorker {
   }
 
   void run() {
-    int idle = 0;
+    auto idle_since = Clock::now();
     for (;;) {
       std::set<Comm*> busy;
       bool moved;
@@ -100,17 +100,17 @@ class StreamWorker {
         moved = serve(&busy);
         // Under the lock: a communicator with work queued is not destroyed before that work is done.
         for (Comm* comm : busy) moved |= comm->engine().try_progress();
-        if (!moved && !busy.empty() && idle > kIdleRounds) {
+        if (!moved && !busy.empty() && Clock::now() - idle_since > kYieldFor) {
           rest(busy);
           continue;
         }
       }
       if (moved) {
-        idle = 0;
+        idle_since = Clock::now();
       } else if (busy.empty()) {
         wait_for_bell();
+        idle_since = Clock::now();
       } else {
-        ++idle;
         ::sched_yield();
       }
     }
@@ -150,7 +150,7 @@ class StreamWorker {
     (void)!::read(bell_.get(), &rings, sizeof rings);
   }
 
-  static constexpr int kIdleRounds = 2000;
+  static constexpr std::chrono::milliseconds kYieldFor{1};  // then it rests
   const pid_t pid_ = ::getpid();
   std::mutex mutex_;
   std::vector<Stream*> streams_;
