@@ -70,7 +70,9 @@ class Bootstrap {
 
  protected:
   bool cancelled() const { return cancel_ != nullptr && cancel_->load(std::memory_order_relaxed); }
-  Status cancellation() const { return error(weftAborted, "weftCommAbort was called on rank {} while it set up", rank()); }
+  Status cancellation() const {
+    return error(weftAborted, "weftCommAbort was called on rank {} while it set up", rank());
+  }
   static constexpr int kLookMs = 100;  // how often a round looks at the flag
 
  private:

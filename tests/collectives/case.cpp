@@ -203,9 +203,7 @@ std::vector<std::byte> folded(const Case& call, const std::vector<std::vector<st
 
 }  // namespace
 
-bool is_v(Collective collective) {
-  return collective >= Collective::allgatherv && collective <= Collective::scatterv;
-}
+bool is_v(Collective collective) { return collective >= Collective::allgatherv && collective <= Collective::scatterv; }
 bool reduces(Collective collective) {
   return collective == Collective::allreduce || collective == Collective::reduce ||
          collective == Collective::reducescatter || collective == Collective::reducescatterv;
@@ -330,8 +328,8 @@ void Expectation::run(int rank, weftComm_t comm, weftStream_t stream) const {
   const std::string what = fmt::format("rank {}: {}, {}", rank, describe(call_), algorithm_);
   const Side ins = in_side(call_, rank), outs = out_side(call_, rank);
   const size_t element = type_bytes(call_.type);
-  const bool on_spot = (call_.in_place >> rank & 1) != 0 && ins.exists && outs.exists &&
-                       call_.collective != Collective::alltoallv;
+  const bool on_spot =
+      (call_.in_place >> rank & 1) != 0 && ins.exists && outs.exists && call_.collective != Collective::alltoallv;
   const Overlap overlap = on_spot ? overlap_of(call_, rank, ins, outs) : Overlap{};
   const size_t in_bytes = ins.extent * element, out_bytes = outs.extent * element;
   const size_t one_bytes = std::max(overlap.in * element + in_bytes, overlap.out * element + out_bytes);
@@ -343,7 +341,8 @@ void Expectation::run(int rank, weftComm_t comm, weftStream_t stream) const {
 
   const std::vector<std::byte> input = input_of(call_, rank);
   for (const Block& block : ins.blocks) {
-    if (block.count > 0) std::memcpy(in + block.at * element, input.data() + block.first * element, block.count * element);
+    if (block.count > 0)
+      std::memcpy(in + block.at * element, input.data() + block.first * element, block.count * element);
   }
   // What all memory is to be afterwards: as before but for the blocks of `out`.
   std::vector<std::byte> first_after(first.data(), first.data() + first.bytes());

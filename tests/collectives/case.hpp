@@ -19,7 +19,7 @@ struct Case {
   weftRedOp_t op = weftSum;  // of reductions; weftNumOps stands for a pre-multiplied sum
   bool wide = false;         // as the communicator is configured
   reference::Pattern pattern = reference::Pattern::kExact;
-  size_t count = 0;       // of a block; of the v-variants the most that a block has
+  size_t count = 0;  // of a block; of the v-variants the most that a block has
   int root = 0;
   uint32_t in_place = 0;  // a bit for each rank; without effect where it cannot be
   uint64_t seed = 0;      // contents, addresses, the v-variants' counts and displacements

@@ -122,28 +122,31 @@ TEST(Edges, OneRank) {
 TEST(Edges, UnevenAllToAll) {
   constexpr size_t kNowhere = 1000000000;
   for (const char* algorithm : {"flat", "pairwise"}) {
-    run_threads(
-        4,
-        [](int rank, weftComm_t comm) {
-          const auto me = static_cast<size_t>(rank);
-          const auto count = [](size_t from, size_t to) -> size_t { return from == 2 || to == 1 ? 0 : 3 + from * 4 + to; };
-          std::vector<size_t> send_counts, send_displs, recv_counts, recv_displs;
-          std::vector<int> in, expected;
-          for (size_t other = 0; other < 4; ++other) {
-            send_counts.push_back(count(me, other));
-            send_displs.push_back(count(me, other) == 0 ? kNowhere : in.size());
-            for (size_t i = 0; i < count(me, other); ++i) in.push_back(static_cast<int>(me * 1000 + other * 100 + i));
-            recv_counts.push_back(count(other, me));
-            recv_displs.push_back(count(other, me) == 0 ? kNowhere : expected.size());
-            for (size_t i = 0; i < count(other, me); ++i) expected.push_back(static_cast<int>(other * 1000 + me * 100 + i));
-          }
-          std::vector<int> out(expected.size());
-          WEFT_EXPECT_OK(weftAlltoAllv(in.data(), send_counts.data(), send_displs.data(), out.data(), recv_counts.data(),
-                                       recv_displs.data(), weftInt32, comm, nullptr),
-                         comm);
-          EXPECT_EQ(out, expected) << rank;
-        },
-        {{"WEFT_ALGO", fmt::format("alltoallv:{}", algorithm)}});
+    run_threads(4,
+                [](int rank, weftComm_t comm) {
+                  const auto me = static_cast<size_t>(rank);
+                  const auto count = [](size_t from, size_t to) -> size_t {
+                    return from == 2 || to == 1 ? 0 : 3 + from * 4 + to;
+                  };
+                  std::vector<size_t> send_counts, send_displs, recv_counts, recv_displs;
+                  std::vector<int> in, expected;
+                  for (size_t other = 0; other < 4; ++other) {
+                    send_counts.push_back(count(me, other));
+                    send_displs.push_back(count(me, other) == 0 ? kNowhere : in.size());
+                    for (size_t i = 0; i < count(me, other); ++i)
+                      in.push_back(static_cast<int>(me * 1000 + other * 100 + i));
+                    recv_counts.push_back(count(other, me));
+                    recv_displs.push_back(count(other, me) == 0 ? kNowhere : expected.size());
+                    for (size_t i = 0; i < count(other, me); ++i)
+                      expected.push_back(static_cast<int>(other * 1000 + me * 100 + i));
+                  }
+                  std::vector<int> out(expected.size());
+                  WEFT_EXPECT_OK(weftAlltoAllv(in.data(), send_counts.data(), send_displs.data(), out.data(),
+                                               recv_counts.data(), recv_displs.data(), weftInt32, comm, nullptr),
+                                 comm);
+                  EXPECT_EQ(out, expected) << rank;
+                },
+                {{"WEFT_ALGO", fmt::format("alltoallv:{}", algorithm)}});
   }
 }
 
@@ -154,13 +157,12 @@ TEST(Edges, ReduceScatterWithARemainder) {
     const auto me = static_cast<size_t>(rank);
     std::vector<int> in(10), out(counts[me]);
     std::iota(in.begin(), in.end(), rank);
-    WEFT_EXPECT_OK(weftReduceScatterv(in.data(), counts, displs, out.data(), counts[me], weftInt32, weftSum, comm,
-                                      nullptr),
-                   comm);
+    WEFT_EXPECT_OK(
+        weftReduceScatterv(in.data(), counts, displs, out.data(), counts[me], weftInt32, weftSum, comm, nullptr), comm);
     for (size_t i = 0; i < counts[me]; ++i) EXPECT_EQ(out[i], 4 * static_cast<int>(displs[me] + i) + 6);
-    EXPECT_EQ(weftReduceScatterv(in.data(), counts, displs, out.data(), counts[me] + 1, weftInt32, weftSum, comm,
-                                 nullptr),
-              weftInvalidArgument);
+    EXPECT_EQ(
+        weftReduceScatterv(in.data(), counts, displs, out.data(), counts[me] + 1, weftInt32, weftSum, comm, nullptr),
+        weftInvalidArgument);
     EXPECT_NE(std::string(weftGetLastError(comm)).find("recvcount"), std::string::npos) << weftGetLastError(comm);
   });
 }
@@ -255,21 +257,21 @@ TEST(Edges, AllRanksHoldTheSameBits) {
         const size_t bytes = kCount * type_bytes(type);
         std::vector<std::vector<std::byte>> results(static_cast<size_t>(ranks));
         for (int repetition = 0; repetition < 2; ++repetition) {
-          run_threads(
-              ranks,
-              [&](int rank, weftComm_t comm) {
-                std::vector<std::byte> in(bytes), out(bytes);
-                reference::fill(reference::Pattern::kFinite, type, weftSum, 4, rank, 0, in.data(), kCount);
-                std::byte* to = rank % 2 == repetition ? in.data() : out.data();
-                WEFT_EXPECT_OK(weftAllReduce(in.data(), to, kCount, type, weftSum, comm, nullptr), comm);
-                auto& result = results[static_cast<size_t>(rank)];
-                if (repetition == 0) {
-                  result.assign(to, to + bytes);
-                } else {
-                  EXPECT_EQ(reference::first_difference(type, to, result.data(), kCount), "") << "in a second run";
-                }
-              },
-              {{"WEFT_ALGO", fmt::format("allreduce:{}", program->name())}, {"WEFT_TILE", "512"}});
+          run_threads(ranks,
+                      [&](int rank, weftComm_t comm) {
+                        std::vector<std::byte> in(bytes), out(bytes);
+                        reference::fill(reference::Pattern::kFinite, type, weftSum, 4, rank, 0, in.data(), kCount);
+                        std::byte* to = rank % 2 == repetition ? in.data() : out.data();
+                        WEFT_EXPECT_OK(weftAllReduce(in.data(), to, kCount, type, weftSum, comm, nullptr), comm);
+                        auto& result = results[static_cast<size_t>(rank)];
+                        if (repetition == 0) {
+                          result.assign(to, to + bytes);
+                        } else {
+                          EXPECT_EQ(reference::first_difference(type, to, result.data(), kCount), "")
+                              << "in a second run";
+                        }
+                      },
+                      {{"WEFT_ALGO", fmt::format("allreduce:{}", program->name())}, {"WEFT_TILE", "512"}});
         }
         for (const auto& result : results) {
           EXPECT_EQ(reference::first_difference(type, result.data(), results[0].data(), kCount), "") << program->name();
@@ -279,20 +281,19 @@ TEST(Edges, AllRanksHoldTheSameBits) {
   }
 }
 
-// B55: 256 and seven 1s in bf16, whose spacing at 256 is 2. One rounding per hop: what it gives depends on the program's
-// order, but is the same everywhere; wide, the sum is 263 in fp32 and 264 after the one rounding.
+// B55: 256 and seven 1s in bf16, whose spacing at 256 is 2. One rounding per hop: what it gives depends on the
+// program's order, but is the same everywhere; wide, the sum is 263 in fp32 and 264 after the one rounding.
 TEST(Edges, WideAccumulation) {
   const auto sum_of = [](const char* accumulate, const char* algorithm) {
     std::vector<Bits> results(8);
-    run_threads(
-        8,
-        [&](int rank, weftComm_t comm) {
-          const Bits mine = reference::encode(weftBfloat16, rank == 0 ? 256 : 1);
-          Bits result = 0;
-          WEFT_EXPECT_OK(weftAllReduce(&mine, &result, 1, weftBfloat16, weftSum, comm, nullptr), comm);
-          results[static_cast<size_t>(rank)] = result;
-        },
-        {{"WEFT_ACCUM", accumulate}, {"WEFT_ALGO", algorithm}});
+    run_threads(8,
+                [&](int rank, weftComm_t comm) {
+                  const Bits mine = reference::encode(weftBfloat16, rank == 0 ? 256 : 1);
+                  Bits result = 0;
+                  WEFT_EXPECT_OK(weftAllReduce(&mine, &result, 1, weftBfloat16, weftSum, comm, nullptr), comm);
+                  results[static_cast<size_t>(rank)] = result;
+                },
+                {{"WEFT_ACCUM", accumulate}, {"WEFT_ALGO", algorithm}});
     for (const Bits result : results) EXPECT_EQ(result, results[0]) << algorithm;
     return reference::decode(weftBfloat16, results[0]);
   };
@@ -386,7 +387,8 @@ TEST(Edges, GapsBetweenBlocksAreNotTouched) {
           std::byte* other = std::max(low.data(), high.data());
           const size_t counts[] = {32, 32}, displs[] = {0, static_cast<size_t>(other - base) / 2};
           for (std::byte* block : {base, other}) {
-            for (size_t i = 0; i < 32; ++i) reference::store(weftFloat16, block + 2 * i, reference::encode(weftFloat16, 1.5));
+            for (size_t i = 0; i < 32; ++i)
+              reference::store(weftFloat16, block + 2 * i, reference::encode(weftFloat16, 1.5));
           }
           std::byte out[64];
           Bits scalar = reference::encode(weftFloat16, 2);

@@ -1,6 +1,6 @@
 // Every program against the serial reference: collectives, types, ops, in and out of place, roots, counts, addresses,
-// contents, numbers of ranks, tiles, transports, threads and processes. A sample by default, with a printed seed; all of
-// it with WEFT_TEST_FULL=1.
+// contents, numbers of ranks, tiles, transports, threads and processes. A sample by default, with a printed seed; all
+// of it with WEFT_TEST_FULL=1.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -94,22 +94,21 @@ void run_setting(Mode mode, const char* transport, const Setting& setting, const
   SCOPED_TRACE(fmt::format("{} {}, {} ranks, tile {}, window {}, {}{}", mode == Mode::threads ? "threads" : "processes",
                            transport, setting.ranks, setting.tile, setting.window, forced(programs),
                            setting.wide ? ", wide" : ""));
-  run_ranks(
-      mode, setting.ranks,
-      [&cases](int rank, weftComm_t comm) {
-        weftStream_t stream = nullptr;
-        WEFT_ASSERT_OK(weftStreamCreate(&stream), nullptr);
-        for (const Expectation& expectation : cases) {
-          expectation.run(rank, comm, stream);
-          if (::testing::Test::HasFailure()) break;
-        }
-        WEFT_EXPECT_OK(weftStreamDestroy(stream), nullptr);
-      },
-      {{"WEFT_TRANSPORT", transport},
-       {"WEFT_TILE", setting.tile},
-       {"WEFT_WINDOW", setting.window},
-       {"WEFT_ACCUM", setting.wide ? "wide" : "narrow"},
-       {"WEFT_ALGO", forced(programs)}});
+  run_ranks(mode, setting.ranks,
+            [&cases](int rank, weftComm_t comm) {
+              weftStream_t stream = nullptr;
+              WEFT_ASSERT_OK(weftStreamCreate(&stream), nullptr);
+              for (const Expectation& expectation : cases) {
+                expectation.run(rank, comm, stream);
+                if (::testing::Test::HasFailure()) break;
+              }
+              WEFT_EXPECT_OK(weftStreamDestroy(stream), nullptr);
+            },
+            {{"WEFT_TRANSPORT", transport},
+             {"WEFT_TILE", setting.tile},
+             {"WEFT_WINDOW", setting.window},
+             {"WEFT_ACCUM", setting.wide ? "wide" : "narrow"},
+             {"WEFT_ALGO", forced(programs)}});
 }
 
 struct Plane {
@@ -168,7 +167,8 @@ TEST_P(Grid, Full) {
     for (size_t turn = 0; turn < most_turns(); ++turn) {
       for (const char* tile : {"64", "256", "0"}) {
         if (!go_on()) return;
-        Setting setting{ranks, turn, tile, random() % 2 == 0, pick(std::vector<const char*>{"1", "2", "4", "7"}, random)};
+        Setting setting{ranks, turn, tile, random() % 2 == 0,
+                        pick(std::vector<const char*>{"1", "2", "4", "7"}, random)};
         const Programs programs = programs_of(setting);
         std::vector<Expectation> cases;
         for (const auto& [collective, program] : programs) {
@@ -188,14 +188,12 @@ TEST_P(Grid, Full) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Grid,
-                         ::testing::Values(Plane{"ThreadsLoop", Mode::threads, "loop", 4},
-                                           Plane{"ThreadsShm", Mode::threads, "shm", 1},
-                                           Plane{"ThreadsTcp", Mode::threads, "tcp", 1},
-                                           Plane{"ProcessesShm", Mode::processes, "shm", 2},
-                                           Plane{"ProcessesTcp", Mode::processes, "tcp", 1},
-                                           Plane{"ProcessesAny", Mode::processes, "", 1}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Transports, Grid,
+    ::testing::Values(Plane{"ThreadsLoop", Mode::threads, "loop", 4}, Plane{"ThreadsShm", Mode::threads, "shm", 1},
+                      Plane{"ThreadsTcp", Mode::threads, "tcp", 1}, Plane{"ProcessesShm", Mode::processes, "shm", 2},
+                      Plane{"ProcessesTcp", Mode::processes, "tcp", 1}, Plane{"ProcessesAny", Mode::processes, "", 1}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace weft::testing

@@ -40,8 +40,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, Groups,
 
 // Everybody to everybody, oneself included, in one group; small messages and such as go in tiles.
 TEST_P(Groups, AllPairs) {
-  run(
-      4,
+  run(4,
       [](int rank, weftComm_t comm) {
         for (const size_t count : {size_t{0}, size_t{1}, size_t{300}, size_t{20000}}) {
           std::vector<std::vector<int>> in(4, std::vector<int>(count)), out;
@@ -126,8 +125,9 @@ TEST(GroupsOfOneThread, AllRanks) {
       for (int rank = 0; rank < kRanks; ++rank) in.emplace_back(count, rank + 1);
       WEFT_ASSERT_OK(weftGroupStart(), nullptr);
       for (size_t rank = 0; rank < kRanks; ++rank) {
-        WEFT_EXPECT_OK(weftAllReduce(in[rank].data(), out[rank].data(), count, weftInt32, weftSum, comms[rank], nullptr),
-                       comms[rank]);
+        WEFT_EXPECT_OK(
+            weftAllReduce(in[rank].data(), out[rank].data(), count, weftInt32, weftSum, comms[rank], nullptr),
+            comms[rank]);
       }
       WEFT_ASSERT_OK(weftGroupEnd(), nullptr);
       for (const auto& result : out) EXPECT_EQ(result, std::vector<int>(count, 10));
@@ -140,25 +140,24 @@ TEST(GroupsOfOneThread, AllRanks) {
 
 // An error inside a group is returned there and at the end; nothing of the group is issued.
 TEST(GroupsOfOneThread, Errors) {
-  run_threads(
-      2,
-      [](int rank, weftComm_t comm) {
-        int one = 1, sum = 0;
-        EXPECT_EQ(weftGroupEnd(), weftInvalidUsage);
-        WEFT_ASSERT_OK(weftGroupStart(), nullptr);
-        WEFT_EXPECT_OK(weftAllReduce(&one, &sum, 1, weftInt32, weftSum, comm, nullptr), comm);
-        EXPECT_EQ(weftBroadcast(&one, &one, 1, weftInt32, 2, comm, nullptr), weftInvalidArgument);
-        EXPECT_EQ(weftGroupEnd(), weftInvalidArgument);
-        EXPECT_EQ(sum, 0);
-        WEFT_EXPECT_OK(weftAllReduce(&one, &sum, 1, weftInt32, weftSum, comm, nullptr), comm);
-        EXPECT_EQ(sum, 2);
-        EXPECT_EQ(weftSend(&one, 1, weftInt32, rank, comm, nullptr), weftInvalidUsage);
-        // A message to oneself that nobody takes is an error in time, not a hang.
-        WEFT_ASSERT_OK(weftGroupStart(), nullptr);
-        WEFT_EXPECT_OK(weftSend(&one, 1, weftInt32, rank, comm, nullptr), comm);
-        EXPECT_NE(weftGroupEnd(), weftSuccess);
-      },
-      {{"WEFT_TIMEOUT", "1"}});
+  run_threads(2,
+              [](int rank, weftComm_t comm) {
+                int one = 1, sum = 0;
+                EXPECT_EQ(weftGroupEnd(), weftInvalidUsage);
+                WEFT_ASSERT_OK(weftGroupStart(), nullptr);
+                WEFT_EXPECT_OK(weftAllReduce(&one, &sum, 1, weftInt32, weftSum, comm, nullptr), comm);
+                EXPECT_EQ(weftBroadcast(&one, &one, 1, weftInt32, 2, comm, nullptr), weftInvalidArgument);
+                EXPECT_EQ(weftGroupEnd(), weftInvalidArgument);
+                EXPECT_EQ(sum, 0);
+                WEFT_EXPECT_OK(weftAllReduce(&one, &sum, 1, weftInt32, weftSum, comm, nullptr), comm);
+                EXPECT_EQ(sum, 2);
+                EXPECT_EQ(weftSend(&one, 1, weftInt32, rank, comm, nullptr), weftInvalidUsage);
+                // A message to oneself that nobody takes is an error in time, not a hang.
+                WEFT_ASSERT_OK(weftGroupStart(), nullptr);
+                WEFT_EXPECT_OK(weftSend(&one, 1, weftInt32, rank, comm, nullptr), comm);
+                EXPECT_NE(weftGroupEnd(), weftSuccess);
+              },
+              {{"WEFT_TIMEOUT", "1"}});
 }
 
 // Two communicators in one group, named in another order on each rank.
@@ -223,7 +222,8 @@ TEST_P(Groups, SplitOfASplit) {
     WEFT_ASSERT_OK(weftCommSplit(half, rank % 3 == 1, 0, &pair, nullptr), half);
     int sums[3] = {};
     weftComm_t all[] = {comm, half, pair};
-    for (int i = 0; i < 3; ++i) WEFT_EXPECT_OK(weftAllReduce(&rank, &sums[i], 1, weftInt32, weftSum, all[i], nullptr), all[i]);
+    for (int i = 0; i < 3; ++i)
+      WEFT_EXPECT_OK(weftAllReduce(&rank, &sums[i], 1, weftInt32, weftSum, all[i], nullptr), all[i]);
     EXPECT_EQ(sums[0], 15);
     EXPECT_EQ(sums[1], rank < 3 ? 3 : 12);
     const int base = rank / 3 * 3;
