@@ -3,22 +3,10 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include "plan/shape.hpp"
+
 namespace weft {
 namespace {
-
-bool has_root(Collective collective) {
-  switch (collective) {
-    case Collective::reduce:
-    case Collective::broadcast:
-    case Collective::gather:
-    case Collective::scatter:
-    case Collective::gatherv:
-    case Collective::scatterv:
-      return true;
-    default:
-      return false;
-  }
-}
 
 const std::byte* at(const void* base, size_t elements, weftDataType_t type) {
   return static_cast<const std::byte*>(base) + elements * type_bytes(type);
@@ -70,7 +58,7 @@ uint32_t signature(const Call& call) {
   agreed.type = call.type;
   // Pre-multiplied sums are numbered per process: what matters is that both are one.
   agreed.op = call.reduces() ? (call.scaled ? weftNumOps : call.op) : -1;
-  agreed.root = has_root(call.collective) ? call.root : -1;
+  agreed.root = is_rooted(call.collective) ? call.root : -1;
   agreed.wide = call.wide;
   agreed.scaled = call.scaled;
   const std::vector<size_t>* counts = call.collective == Collective::allgatherv       ? &call.out_counts
@@ -94,7 +82,7 @@ std::string describe(const Call& call) {
   }
   text += fmt::format(" of {} {}", call.count, kTypes[call.type].name);
   if (call.reduces()) text += fmt::format(", {}", call.scaled ? "pre-multiplied sum" : kOps[call.op]);
-  if (has_root(call.collective)) text += fmt::format(", root {}", call.root);
+  if (is_rooted(call.collective)) text += fmt::format(", root {}", call.root);
   return text;
 }
 
