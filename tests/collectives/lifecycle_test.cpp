@@ -1,0 +1,299 @@
+// Communicators from beginning to end: memory, windows, counters, configuration, algorithms of one's own.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <thread>
+
+#include "ranks.hpp"
+
+namespace weft::testing {
+namespace {
+
+void expect_sum(weftComm_t comm, int rank, int ranks, size_t count) {
+  std::vector<int> in(count), out(count);
+  for (size_t i = 0; i < count; ++i) in[i] = static_cast<int>(i) * 3 + rank;
+  WEFT_ASSERT_OK(weftAllReduce(in.data(), out.data(), count, weftInt32, weftSum, comm, nullptr), comm);
+  for (size_t i = 0; i < count; ++i) {
+    ASSERT_EQ(out[i], ranks * static_cast<int>(i) * 3 + ranks * (ranks - 1) / 2) << i;
+  }
+}
+
+// Memory that the peers map, freed and allocated again: what they read is what lies there now.
+TEST(SharedMemory, FreedAndAllocatedAgain) {
+  for (const char* cma : {"1", "0"}) {
+    run_processes(3,
+                  [](int rank, weftComm_t comm) {
+                    for (int round = 0; round < 40; ++round) {
+                      const size_t count = 30000 + static_cast<size_t>(round % 5) * 10000;
+                      void *a = nullptr, *b = nullptr;
+                      WEFT_ASSERT_OK(weftMemAlloc(&a, count * sizeof(int)), nullptr);
+                      WEFT_ASSERT_OK(weftMemAlloc(&b, 3 * count * sizeof(int)), nullptr);
+                      int *in = static_cast<int*>(a), *out = static_cast<int*>(b);
+                      std::fill(in, in + count, round * 10 + rank);
+                      WEFT_ASSERT_OK(weftAllReduce(in, out, count, weftInt32, weftSum, comm, nullptr), comm);
+                      for (size_t i = 0; i < count; ++i) ASSERT_EQ(out[i], 30 * round + 3) << "round " << round;
+                      // From the middle of a region, and out of private memory into a region.
+                      std::vector<int> own(count, rank - round);
+                      WEFT_ASSERT_OK(
+                          weftAllGather(round % 2 == 0 ? in : own.data(), out, count, weftInt32, comm, nullptr), comm);
+                      for (size_t i = 0; i < 3 * count; ++i) {
+                        const int from = static_cast<int>(i / count);
+                        ASSERT_EQ(out[i], round % 2 == 0 ? round * 10 + from : from - round);
+                      }
+                      WEFT_ASSERT_OK(weftMemFree(a), nullptr);
+                      WEFT_ASSERT_OK(weftMemFree(b), nullptr);
+                    }
+                  },
+                  {{"WEFT_TRANSPORT", "shm"}, {"WEFT_SHM_CMA", cma}});
+  }
+}
+
+TEST(SharedMemory, WrongUse) {
+  void* memory = nullptr;
+  EXPECT_EQ(weftMemAlloc(&memory, 0), weftInvalidArgument);
+  EXPECT_EQ(weftMemAlloc(nullptr, 10), weftInvalidArgument);
+  EXPECT_EQ(weftMemAlloc(&memory, SIZE_MAX), weftInvalidArgument);
+  int local = 0;
+  EXPECT_EQ(weftMemFree(&local), weftInvalidArgument);
+  EXPECT_EQ(weftMemFree(nullptr), weftSuccess);
+}
+
+// Large messages where the peer's memory cannot be read: through the ring, also a small one, in parts.
+TEST(SharedMemory, ThroughTheRing) {
+  for (const char* ring : {"64K", "512K"}) {
+    run_processes(
+        3,
+        [](int rank, weftComm_t comm) {
+          for (const size_t count : {size_t{1}, size_t{3000}, size_t{16384}, size_t{250007}, size_t{1} << 20}) {
+            expect_sum(comm, rank, 3, count);
+            std::vector<int> data(count, rank == 2 ? 7 : 0);
+            WEFT_ASSERT_OK(weftBcast(data.data(), count, weftInt32, 2, comm, nullptr), comm);
+            ASSERT_EQ(data, std::vector<int>(count, 7));
+          }
+        },
+        {{"WEFT_TRANSPORT", "shm"}, {"WEFT_SHM_CMA", "0"}, {"WEFT_SHM_RING", ring}});
+  }
+}
+
+// The first message on a wire may be a large reduction, sent while the two ends still find out how to reach each other.
+TEST(SharedMemory, LargeMessagesFromTheFirstOn) {
+  run_processes(3,
+                [](int rank, weftComm_t comm) {
+                  for (int i = 0; i < 12; ++i) {
+                    weftComm_t fresh = nullptr;
+                    WEFT_ASSERT_OK(weftCommSplit(comm, 0, 0, &fresh, nullptr), comm);
+                    if (rank == i % 3) ::usleep(3000);
+                    expect_sum(fresh, rank, 3, 400000);
+                    WEFT_ASSERT_OK(weftCommDestroy(fresh), nullptr);
+                  }
+                },
+                {{"WEFT_TRANSPORT", "shm"}, {"WEFT_TILE", "256K"}, {"WEFT_SHM_RING", "64K"}});
+}
+
+// A rank that has sent its part and left is not missed by those that look later.
+TEST(Leaving, LastMessagesOutliveTheirSender) {
+  for (const char* transport : {"loop", "shm", "tcp"}) {
+    for (const size_t count : {size_t{4}, size_t{1500}}) {
+      run_threads(3,
+                  [count](int rank, weftComm_t comm) {
+                    std::vector<int> data(count, rank == 0 ? 5 : 0);
+                    if (rank != 0) ::usleep(100000);
+                    WEFT_ASSERT_OK(weftBcast(data.data(), count, weftInt32, 0, comm, nullptr), comm);
+                    EXPECT_EQ(data, std::vector<int>(count, 5));
+                  },
+                  {{"WEFT_TRANSPORT", transport}, {"WEFT_ALGO", "broadcast:flat"}});
+    }
+  }
+}
+
+TEST(Windows, RegisterUseAndDeregister) {
+  for (const Mode mode : {Mode::threads, Mode::processes}) {
+    run_ranks(mode, 3, [](int rank, weftComm_t comm) {
+      constexpr size_t kCount = 100000;
+      void* memory = nullptr;
+      WEFT_ASSERT_OK(weftMemAlloc(&memory, 2 * kCount * sizeof(int)), nullptr);
+      weftWindow_t window = nullptr;
+      WEFT_ASSERT_OK(weftCommWindowRegister(comm, memory, 2 * kCount * sizeof(int), &window, WEFT_WIN_DEFAULT), comm);
+      int* in = static_cast<int*>(memory);
+      for (int round = 0; round < 5; ++round) {
+        std::fill(in, in + kCount, rank + round);
+        WEFT_ASSERT_OK(weftAllReduce(in, in + kCount, kCount, weftInt32, weftSum, comm, nullptr), comm);
+        for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(in[kCount + i], 3 + 3 * round);
+      }
+      WEFT_EXPECT_OK(weftCommWindowDeregister(comm, window), comm);
+      EXPECT_EQ(weftCommWindowRegister(comm, nullptr, 8, &window, WEFT_WIN_DEFAULT), weftInvalidArgument);
+      EXPECT_EQ(weftCommWindowDeregister(comm, nullptr), weftInvalidArgument);
+      void* handle = nullptr;
+      WEFT_EXPECT_OK(weftCommRegister(comm, memory, 64, &handle), comm);
+      WEFT_EXPECT_OK(weftCommDeregister(comm, handle), comm);
+      WEFT_EXPECT_OK(weftMemFree(memory), nullptr);
+    });
+  }
+}
+
+TEST(Counters, StatsAndDump) {
+  run_threads(2,
+              [](int rank, weftComm_t comm) {
+                constexpr size_t kBytes = 1000000;
+                std::vector<char> data(kBytes);
+                weftStats_t before{.size = sizeof before}, after{.size = sizeof after};
+                WEFT_ASSERT_OK(weftCommGetStats(comm, &before), comm);
+                WEFT_ASSERT_OK(weftBcast(data.data(), kBytes, weftInt8, 0, comm, nullptr), comm);
+                WEFT_ASSERT_OK(weftCommGetStats(comm, &after), comm);
+                EXPECT_EQ(after.operations - before.operations, 1U);
+                EXPECT_EQ(after.bytesSent - before.bytesSent, rank == 0 ? kBytes : 0);
+                EXPECT_EQ(after.bytesReceived - before.bytesReceived, rank == 0 ? 0 : kBytes);
+                weftStats_t wrong{};
+                EXPECT_EQ(weftCommGetStats(comm, &wrong), weftInvalidArgument);
+
+                for (const weftDumpFormat_t format : {weftDumpJson, weftDumpPrometheus}) {
+                  size_t length = 0;
+                  EXPECT_EQ(weftCommDump(comm, format, nullptr, &length), weftInvalidArgument);
+                  std::string text(length, '\0');
+                  WEFT_ASSERT_OK(weftCommDump(comm, format, text.data(), &length), comm);
+                  ASSERT_EQ(length, text.size());
+                  text.pop_back();
+                  if (format == weftDumpPrometheus) {
+                    EXPECT_NE(text.find("weft_operations_total{"), std::string::npos);
+                    continue;
+                  }
+                  const auto json = nlohmann::json::parse(text);
+                  EXPECT_EQ(json["rank"], rank);
+                  EXPECT_EQ(json["wires"].size(), 1U);
+                  EXPECT_EQ(json["wires"][0]["transport"], "loop");
+                  EXPECT_EQ(json["recorder"].back()["collective"], "broadcast") << text;
+                }
+              },
+              {{"WEFT_TRANSPORT", "loop"}});
+}
+
+// ---- Algorithms of one's own
+
+class OwnAlgorithm : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = std::filesystem::temp_directory_path() / fmt::format("weft-algo-{}", ::getpid());
+    std::filesystem::create_directories(directory_);
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+  std::string write(const std::string& name, const std::string& text) {
+    const std::string path = directory_ / name;
+    std::ofstream(path) << text;
+    return path;
+  }
+  std::filesystem::path directory_;
+};
+
+constexpr const char* kStar = R"(# All to rank 0, and back.
+allreduce star
+for k in 1..P step {
+  if r == k  send 0 out[0]
+  if r == 0  recv reduce k out[0]
+}
+step {
+  if r == 0 { for k in 1..P send k out[0] }
+  else recv 0 out[0]
+}
+)";
+
+TEST_F(OwnAlgorithm, RunsFromEndToEnd) {
+  write("star.algo", kStar);
+  for (const Mode mode : {Mode::threads, Mode::processes}) {
+    run_ranks(mode, 5,
+              [](int rank, weftComm_t comm) {
+                for (const size_t count : {size_t{1}, size_t{77777}}) expect_sum(comm, rank, 5, count);
+                size_t length = 1 << 20;
+                std::string text(length, '\0');
+                WEFT_ASSERT_OK(weftCommDump(comm, weftDumpJson, text.data(), &length), comm);
+                EXPECT_NE(text.find("\"star\""), std::string::npos) << text.c_str();
+              },
+              {{"WEFT_ALGO_PATH", directory_}, {"WEFT_ALGO", "allreduce:star"}});
+  }
+}
+
+TEST_F(OwnAlgorithm, IsRefusedWithLineAndReason) {
+  const auto refused = [](const std::string& path, const char* algo, const std::vector<std::string>& words) {
+    const Environment environment({{"WEFT_ALGO_PATH", path}, {"WEFT_ALGO", algo}});
+    weftComm_t comms[2] = {};
+    EXPECT_EQ(weftCommInitAll(comms, 2, nullptr), weftInvalidArgument);
+    const std::string text = weftGetLastError(nullptr);
+    for (const std::string& word : words) EXPECT_NE(text.find(word), std::string::npos) << text;
+  };
+  // Nobody sends the result back.
+  refused(write("half.algo",
+                "allreduce half\nfor k in 1..P step {\n  if r == k send 0 out[0]\n"
+                "  if r == 0 recv reduce k out[0]\n}\n"),
+          "allreduce:half", {"half.algo"});
+  refused(write("typo.algo", "allreduce typo\nstep {\n  sned 0 out[0]\n}\n"), "allreduce:typo", {"typo.algo:3"});
+  refused(write("ring.algo", "allreduce ring\ncopy out[0] from in[0]\n"), "allreduce:ring", {"ring"});
+  refused(write("star.algo", kStar), "allreduce:satr", {"satr", "star"});
+}
+
+// Ranks that differ in what must be the same are told so.
+TEST(Configuration, RanksThatDiffer) {
+  run_launched(2, [](int rank) {
+    weftConfig_t config = WEFT_CONFIG_INITIALIZER;
+    config.algo = rank == 0 ? "allreduce:ring" : "allreduce:flat";
+    weftComm_t comm = nullptr;
+    EXPECT_EQ(weftCommInitEnv(&comm, &config), weftInvalidUsage);
+    EXPECT_NE(std::string(weftGetLastError(nullptr)).find("flat"), std::string::npos) << weftGetLastError(nullptr);
+  });
+}
+
+TEST(Configuration, OfOneCommunicator) {
+  run_processes(2, [](int rank, weftComm_t comm) {
+    weftConfig_t config = WEFT_CONFIG_INITIALIZER;
+    config.transport = "tcp";
+    config.algo = "ring";
+    config.commName = "narrow road";
+    weftComm_t other = nullptr;
+    WEFT_ASSERT_OK(weftCommSplit(comm, 0, 0, &other, &config), comm);
+    expect_sum(other, rank, 2, 1000);
+    size_t length = 1 << 20;
+    std::string text(length, '\0');
+    WEFT_ASSERT_OK(weftCommDump(other, weftDumpJson, text.data(), &length), other);
+    EXPECT_NE(text.find("narrow road"), std::string::npos);
+    EXPECT_NE(text.find("\"tcp\""), std::string::npos);
+    EXPECT_NE(text.find("\"ring\""), std::string::npos);
+    WEFT_EXPECT_OK(weftCommDestroy(other), nullptr);
+    config.algo = "rnig";
+    EXPECT_EQ(weftCommSplit(comm, 0, 0, &other, &config), weftInvalidArgument);
+    config.algo = nullptr;
+    config.blocking = 7;
+    EXPECT_EQ(weftCommSplit(comm, 0, 0, &other, &config), weftInvalidArgument);
+    config.magic = 0;
+    EXPECT_EQ(weftCommSplit(comm, 0, 0, &other, &config), weftInvalidArgument);
+    expect_sum(comm, rank, 2, 10);
+  });
+}
+
+// Split off what does not block.
+TEST(Configuration, NonBlockingSplit) {
+  run_threads(3, [](int rank, weftComm_t comm) {
+    weftConfig_t config = WEFT_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    weftComm_t part = nullptr;
+    EXPECT_EQ(weftCommSplit(comm, 0, 0, &part, &config), weftInProgress);
+    weftResult_t state = weftInProgress;
+    const auto wait = [&] {
+      do {
+        ASSERT_EQ(weftCommGetAsyncError(part, &state), weftSuccess);
+        std::this_thread::yield();
+      } while (state == weftInProgress);
+      ASSERT_EQ(state, weftSuccess) << weftGetLastError(part);
+    };
+    wait();
+    int sum = 0;
+    EXPECT_EQ(weftAllReduce(&rank, &sum, 1, weftInt32, weftSum, part, nullptr), weftInProgress);
+    wait();
+    EXPECT_EQ(sum, 3);
+    WEFT_EXPECT_OK(weftCommDestroy(part), nullptr);
+  });
+}
+
+}  // namespace
+}  // namespace weft::testing
