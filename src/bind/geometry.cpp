@@ -80,6 +80,9 @@ void Geometry::bind(const Call& call, const Plan& plan, size_t element_bytes, si
     for (const Span& span : list) largest = std::max(largest, span.size);
   }
   for (size_t size : class_) largest = std::max(largest, size);
+  // A message has at most a tile of every chunk, and wires count its bytes in 32 bits.
+  constexpr size_t kMostMessage = size_t{1} << 31;
+  tile_bytes = std::min(tile_bytes, std::max<size_t>(64, kMostMessage / class_.size() & ~size_t{63}));
   tile_elements_ = std::max<size_t>(1, tile_bytes / element_bytes);
   tile_elements_ = std::min(tile_elements_, std::max<size_t>(largest, 1));
   tiles_ = static_cast<uint32_t>(std::max<size_t>(1, (largest + tile_elements_ - 1) / tile_elements_));
