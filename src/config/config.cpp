@@ -210,6 +210,8 @@ const Result<Config>& read(bool again) {
     result = current.load(std::memory_order_acquire);
     if (result != nullptr && !again) return *result;
     result = new Result<Config>(parse_config(from_environment));
+    static auto* all = new std::vector<const Result<Config>*>;  // what was handed out stays valid, and reachable
+    all->push_back(result);
     current.store(result, std::memory_order_release);
   }
   // Outside the lock: the log asks for the configuration itself.
