@@ -68,6 +68,9 @@ struct RingHeader {
   std::atomic<uint32_t> can_pull;  // the consumer's: 1 it can read the producer's private memory, 2 it cannot
   alignas(64) std::atomic<uint32_t> producer_sleeps;
   std::atomic<uint32_t> revoked;  // the producer's: views are no longer valid, what was read from them is not data
+  // The consumer's: it is reading a view. Set before it looks at `revoked`, so that a producer in the same process that
+  // has revoked can wait for the end of the read.
+  alignas(64) std::atomic<uint32_t> reading;
   // A view's ticket t is done when view_done[t % kViews] == t + 1. Written by the consumer.
   alignas(64) std::atomic<uint32_t> view_done[kViews];
   alignas(64) RingSlot slots[kSlots];

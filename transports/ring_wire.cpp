@@ -216,30 +216,39 @@ std::span<const ViewPiece> RingWire::pieces_of(const RingSlot& slot) const {
 }
 
 void RingWire::consume_view(std::span<const ViewPiece> pieces, uint32_t ticket, RecvRequest& request) {
+  RingHeader* header = rings_.rx.header();
+  header->reading.store(1, std::memory_order_seq_cst);
+  const bool read = header->revoked.load(std::memory_order_seq_cst) == 0 && read_view(pieces, request);
+  header->reading.store(0, std::memory_order_release);
+  if (header->revoked.load(std::memory_order_acquire) != 0) {
+    fail(WireError::Kind::closed, "the peer gave up while its data was being read");
+    return;
+  }
+  if (!read) return;
+  header->view_done[ticket % RingHeader::kViews].store(ticket + 1, std::memory_order_release);
+  if (rings_.rx.producer_sleeps()) wake_peer();
+  finish(request);
+}
+
+// False: the memory could not be read, and error_ says why.
+bool RingWire::read_view(std::span<const ViewPiece> pieces, RecvRequest& request) {
   size_t offset = 0;
   for (const ViewPiece& piece : pieces) {
     if (const std::byte* mapped = map(piece)) {
       request.sink.consume(offset, mapped, piece.bytes);
     } else if (request.sink.reduce == nullptr && request.sink.count == 1) {
-      if (!pull(piece, 0, request.sink.dst[0].data + offset, piece.bytes)) return;
+      if (!pull(piece, 0, request.sink.dst[0].data + offset, piece.bytes)) return false;
     } else {
       bounce_.resize(kBounce);
       for (size_t at = 0; at < piece.bytes; at += kBounce) {
         const size_t part = std::min(kBounce, piece.bytes - at);
-        if (!pull(piece, at, bounce_.data(), part)) return;
+        if (!pull(piece, at, bounce_.data(), part)) return false;
         request.sink.consume(offset + at, bounce_.data(), part);
       }
     }
     offset += piece.bytes;
   }
-  RingHeader* header = rings_.rx.header();
-  if (header->revoked.load(std::memory_order_acquire) != 0) {
-    fail(WireError::Kind::closed, "the peer gave up while its data was being read");
-    return;
-  }
-  header->view_done[ticket % RingHeader::kViews].store(ticket + 1, std::memory_order_release);
-  if (rings_.rx.producer_sleeps()) wake_peer();
-  finish(request);
+  return true;
 }
 
 // Consumes the ring's oldest message, which is the one (or a part of the one) that the request is for. True when the

@@ -144,6 +144,7 @@ class RingWire : public Wire {
   bool store_early(RingSlot* slot);
   bool check(const MessageId& id, size_t bytes, const RecvRequest& request);
   void consume_view(std::span<const ViewPiece> pieces, uint32_t ticket, RecvRequest& request);
+  bool read_view(std::span<const ViewPiece> pieces, RecvRequest& request);
   void finish(RecvRequest& request);
   std::span<const ViewPiece> pieces_of(const RingSlot& slot) const;
 

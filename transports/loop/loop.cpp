@@ -1,5 +1,6 @@
 #include "transports/loop/loop.hpp"
 
+#include <sched.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -90,6 +91,8 @@ class LoopWire final : public RingWire {
   }
   void cancel() override {
     RingWire::cancel();
+    // The peer is a thread of ours and may be reading what will be freed next.
+    while (connected() && rings_.tx.header()->reading.load(std::memory_order_seq_cst) != 0) ::sched_yield();
     close();
   }
   void close() override {
