@@ -166,7 +166,7 @@ TEST_F(Trace, AnUnwritableFileIsAnErrorWithItsName) {
 TEST_F(Trace, AProcessThatEndsWithoutLeavingStillWrites) {
   const pid_t pid = ::fork();
   if (pid == 0) {
-    static TraceUser* volatile user;  // never left, and still reachable
+    [[maybe_unused]] static TraceUser* volatile user;  // never left, and still reachable
     user = new TraceUser(config_, 7);
     record(TraceKind::copy, ticks_now(), ticks_now());
     std::exit(0);
