@@ -398,6 +398,7 @@ void Engine::match_own(const OperationPtr& operation) {
 // ---- Progress and end
 
 bool Engine::progress() {
+  if (armed_) disarm();
   bool moved = take_inbox();
   moved |= comm_.progress_wires();
   for (size_t i = 0; i < active_.size();) {
@@ -494,6 +495,7 @@ const Operation* Engine::oldest() const {
 
 Status Engine::run(Call& call) {
   if (std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) {
+    if (armed_) disarm();
     Status status;
     if (try_small(call, &status)) return status;
   }

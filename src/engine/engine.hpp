@@ -87,8 +87,10 @@ class Engine {
 
   // For the background thread: one round if nobody else is at it; true when anything moved.
   bool try_progress();
-  // Before it sleeps on the poller; false: there is something to do. Must be followed by try_disarm() if true.
-  bool try_arm();
+  // Before it sleeps on the poller: there may be something to do, or somebody else at it. Once it is armed, it must be
+  // followed by try_disarm(); one who takes the engine in between disarms it, too.
+  enum class Arm { armed, busy, taken };
+  Arm try_arm();
   void try_disarm();
   // Wakes whoever sleeps in this engine.
   void wake();
@@ -128,6 +130,7 @@ class Engine {
   // One pause of a waiter that found nothing. False: the communicator has failed.
   bool pause(Wait& wait, const Describe& describe);
   void sleep(Wait& wait);
+  void disarm();
   Doing doing(const Operation& operation) const;
   // The operation that has waited longest, as the others see this rank.
   const Operation* oldest() const;
@@ -153,6 +156,7 @@ class Engine {
   Scratch small_scratch_;
   Fd bell_;
   std::atomic<bool> sleeping_{false};
+  bool armed_ = false;  // by try_arm
   int64_t spins_;
   Wait background_{0};
   struct Past {

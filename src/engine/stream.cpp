@@ -31,33 +31,50 @@ class StreamWorker {
 
   // The thread ends with the last stream.
   void remove(Stream* stream) {
-    std::thread ended;
+    std::unique_ptr<Worker> ended;
     {
       std::lock_guard lock(mutex_);
       streams_.erase(std::find(streams_.begin(), streams_.end(), stream));
-      if (!streams_.empty() || !thread_.joinable()) return;
-      stop_ = true;
-      ring();
-      ended = std::move(thread_);
+      if (!streams_.empty() || owned_ == nullptr) return;
+      owned_->stop = true;
+      owned_->ring();
+      worker_.store(nullptr);
+      ended = std::move(owned_);
     }
-    ended.join();
-    std::lock_guard lock(mutex_);
-    stop_ = false;
+    ended->thread.join();
   }
 
+  // By one who has a stream, so that the thread does not end meanwhile. Waits for the thread's lock only to make it.
   void wake() {
-    std::lock_guard lock(mutex_);
-    if (!thread_.joinable()) {
-      if (!bell_) bell_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-      thread_ = std::thread([this] { run(); });
-    }
-    ring();
+    Worker* worker = worker_.load(std::memory_order_acquire);
+    (worker != nullptr ? worker : start())->ring();
   }
 
  private:
-  void ring() {
-    const uint64_t one = 1;
-    (void)!::write(bell_.get(), &one, sizeof one);
+  // A thread, and what is its own: one that is to end may still run when the next begins.
+  struct Worker {
+    Fd bell{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    bool stop = false;
+    std::thread thread;
+
+    void ring() const {
+      const uint64_t one = 1;
+      (void)!::write(bell.get(), &one, sizeof one);
+    }
+    void drain() const {
+      uint64_t rings;
+      (void)!::read(bell.get(), &rings, sizeof rings);
+    }
+  };
+
+  Worker* start() {
+    std::lock_guard lock(mutex_);
+    if (owned_ == nullptr) {
+      owned_ = std::make_unique<Worker>();
+      owned_->thread = std::thread([this, worker = owned_.get()] { run(*worker); });
+      worker_.store(owned_.get(), std::memory_order_release);
+    }
+    return owned_.get();
   }
 
   // Starts heads of queues, ends those that are done. Collects the communicators that have something in flight.
@@ -89,26 +106,26 @@ class StreamWorker {
     return moved;
   }
 
-  void run() {
+  void run(Worker& worker) {
     auto idle_since = Clock::now();
     for (;;) {
       std::set<Comm*> busy;
       bool moved;
       {
         std::lock_guard lock(mutex_);
-        if (stop_) return;
+        if (worker.stop) return;
         moved = serve(&busy);
         // Under the lock: a communicator with work queued is not destroyed before that work is done.
         for (Comm* comm : busy) moved |= comm->engine().try_progress();
         if (!moved && !busy.empty() && Clock::now() - idle_since > kYieldFor) {
-          rest(busy);
+          rest(busy, worker);
           continue;
         }
       }
       if (moved) {
         idle_since = Clock::now();
       } else if (busy.empty()) {
-        wait_for_bell();
+        wait_for_bell(worker);
         idle_since = Clock::now();
       } else {
         ::sched_yield();
@@ -117,46 +134,41 @@ class StreamWorker {
   }
 
   // Sleeps until a communicator has something, at most a few milliseconds: the lock is held meanwhile.
-  void rest(const std::set<Comm*>& busy) {
+  void rest(const std::set<Comm*>& busy, const Worker& worker) {
     auto poller = Poller::create();
     if (!poller.ok()) return;
     std::vector<Comm*> armed;
-    bool sleep = poller->add(bell_.get(), EPOLLIN).ok();
+    bool sleep = poller->add(worker.bell.get(), EPOLLIN).ok();
+    bool taken = false;
     for (Comm* comm : busy) {
-      if (!comm->engine().try_arm()) {
-        sleep = false;
-        break;
-      }
-      armed.push_back(comm);
-      sleep = sleep && poller->add(comm->poller().fd(), EPOLLIN).ok();
+      const Engine::Arm arm = comm->engine().try_arm();
+      taken = arm == Engine::Arm::taken;
+      sleep = sleep && arm == Engine::Arm::armed && poller->add(comm->poller().fd(), EPOLLIN).ok();
+      if (arm == Engine::Arm::armed) armed.push_back(comm);
+      if (!sleep) break;
     }
     if (sleep) poller->wait(2);
     for (Comm* comm : armed) comm->engine().try_disarm();
-    drain_bell();
-    if (!sleep) ::usleep(200);  // somebody else drives one of them
+    worker.drain();
+    if (taken) ::usleep(200);  // somebody else drives one of them
   }
 
-  void wait_for_bell() {
+  void wait_for_bell(const Worker& worker) {
     auto poller = Poller::create();
-    if (!poller.ok() || !poller->add(bell_.get(), EPOLLIN).ok()) {
+    if (!poller.ok() || !poller->add(worker.bell.get(), EPOLLIN).ok()) {
       ::usleep(1000);
       return;
     }
     poller->wait(1000);
-    drain_bell();
-  }
-  void drain_bell() {
-    uint64_t rings;
-    (void)!::read(bell_.get(), &rings, sizeof rings);
+    worker.drain();
   }
 
   static constexpr std::chrono::milliseconds kYieldFor{1};  // then it rests
   const pid_t pid_ = ::getpid();
   std::mutex mutex_;
   std::vector<Stream*> streams_;
-  std::thread thread_;
-  Fd bell_;
-  bool stop_ = false;
+  std::unique_ptr<Worker> owned_;
+  std::atomic<Worker*> worker_{nullptr};  // owned_, without the lock
 };
 
 Stream::Stream() : worker_(&StreamWorker::instance()) { worker_->add(this); }

@@ -133,17 +133,26 @@ bool Engine::try_progress() {
   return moved;
 }
 
-bool Engine::try_arm() {
+Engine::Arm Engine::try_arm() {
   std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return false;
+  if (!lock.owns_lock()) return Arm::taken;
   sleeping_.store(true);
-  if (inbox_size_.load() == 0 && comm_.arm_wires()) return true;
+  if (inbox_size_.load() == 0 && comm_.arm_wires()) {
+    armed_ = true;
+    return Arm::armed;
+  }
   sleeping_.store(false);
-  return false;
+  return Arm::busy;
 }
 
+// Whoever has taken the engine meanwhile may keep it for long, and wait for what the background thread does elsewhere.
 void Engine::try_disarm() {
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock.owns_lock() && armed_) disarm();
+}
+
+void Engine::disarm() {
+  armed_ = false;
   sleeping_.store(false);
   comm_.disarm_wires();
   uint64_t rings;

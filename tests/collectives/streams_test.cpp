@@ -94,6 +94,41 @@ TEST_P(Streams, BlockingCallsBesideAStream) {
   });
 }
 
+// The thread that carries the streams of all ranks sleeps while one of them is late; another rank's blocking call,
+// begun just then, must not keep it from waking up.
+TEST_P(Streams, BlockingCallsWhileTheStreamsRest) {
+  run(4, [](int rank, weftComm_t comm) {
+    const StreamHandle stream;
+    for (int i = 0; i < 80; ++i) {
+      int in = rank, out = 0, sum = 0;
+      if (rank == i % 4) ::usleep(static_cast<useconds_t>(1000 + i * 977 % 3000));
+      WEFT_EXPECT_OK(weftAllReduce(&in, &out, 1, weftInt32, weftSum, comm, stream), comm);
+      if (rank % 2 == 0) {
+        WEFT_EXPECT_OK(weftStreamSynchronize(stream), nullptr);
+      } else {
+        ::usleep(static_cast<useconds_t>(i * 379 % 4000));
+      }
+      WEFT_ASSERT_OK(weftAllReduce(&in, &sum, 1, weftInt32, weftSum, comm, nullptr), comm);
+      ASSERT_EQ(sum, 6);
+      WEFT_EXPECT_OK(weftStreamSynchronize(stream), nullptr);
+      ASSERT_EQ(out, 6);
+    }
+  });
+}
+
+// Streams that come and go in one thread while another thread uses its own: the last one's end is the thread's, too.
+TEST(StreamsOfOneRank, ComeAndGo) {
+  run_threads(3, [](int rank, weftComm_t comm) {
+    for (int i = 0; i < 100; ++i) {
+      const StreamHandle stream;
+      int out = 0;
+      WEFT_ASSERT_OK(weftAllReduce(&rank, &out, 1, weftInt32, weftSum, comm, stream), comm);
+      WEFT_ASSERT_OK(weftStreamSynchronize(stream), nullptr);
+      ASSERT_EQ(out, 3);
+    }
+  });
+}
+
 // Several communicators on one stream, and a group on it.
 TEST_P(Streams, SeveralCommunicatorsOnOneStream) {
   run(2, [](int rank, weftComm_t comm) {
