@@ -92,7 +92,7 @@ class Comm {
   Status make_tuner();
 
   struct Member {  // what a rank says of itself
-    std::string host, process, agreed, spare;
+    std::string host, machine, process, agreed, spare;
     std::vector<std::pair<std::string, std::string>> addresses;  // transport, address
   };
   static std::string pack(const Member& member);

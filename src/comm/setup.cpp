@@ -20,6 +20,13 @@ std::string host_name() {
   return name;
 }
 
+// Equal for all that share this host's cores, whatever they call themselves and whichever transports they may use.
+std::string machine_id() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  return id.empty() ? host_name() : id;
+}
+
 // The cores that this rank may run on, as the text of a bit set, and how many of them its quota of processor time is
 // worth ("200000 100000" in cpu.max: two).
 std::string usable_cores() {
@@ -65,8 +72,11 @@ std::string agreed_settings(const Config& config) {
 }  // namespace
 
 std::string Comm::pack(const Member& member) {
-  nlohmann::json json{
-      {"host", member.host}, {"process", member.process}, {"agreed", member.agreed}, {"spare", member.spare}};
+  nlohmann::json json{{"host", member.host},
+                      {"machine", member.machine},
+                      {"process", member.process},
+                      {"agreed", member.agreed},
+                      {"spare", member.spare}};
   for (const auto& [transport, address] : member.addresses) json["addresses"][transport] = address;
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -76,6 +86,7 @@ Result<Comm::Member> Comm::unpack(const std::string& text) {
   if (!json.is_object()) return error(weftRemoteError, "a rank introduced itself in a form that is not understood");
   Member member;
   member.host = json.value("host", "");
+  member.machine = json.value("machine", "");
   member.process = json.value("process", "");
   member.agreed = json.value("agreed", "");
   member.spare = json.value("spare", "");
@@ -146,6 +157,7 @@ Status Comm::make_transports() {
 Status Comm::exchange(Deadline deadline) {
   Member mine;
   mine.host = host_name();
+  mine.machine = machine_id();
   mine.process = fmt::format("{}", ::getpid());
   mine.agreed = agreed_settings(config_);
   if (size_ > 2) {
@@ -188,7 +200,7 @@ Status Comm::find_nodes(Deadline deadline) {
   topology_.ranks = size_;
   topology_.node.clear();
   topology_.nodes = 0;
-  // Of each node: how many ranks, which cores they have between them, and the largest quota.
+  // Of each machine (by its lowest rank): how many ranks, which cores they have between them, and the largest quota.
   std::vector<size_t> members(static_cast<size_t>(size_)), quotas(static_cast<size_t>(size_));
   std::vector<std::bitset<CPU_SETSIZE>> cores(static_cast<size_t>(size_));
   for (int rank = 0; rank < size_; ++rank) {
@@ -202,12 +214,15 @@ Status Comm::find_nodes(Deadline deadline) {
     if (node < rank) node = topology_.node[static_cast<size_t>(node)];
     topology_.node.push_back(node);
     topology_.nodes += node == rank ? 1 : 0;
-    ++members[static_cast<size_t>(node)];
-    cores[static_cast<size_t>(node)] |= std::bitset<CPU_SETSIZE>(bits);
-    quotas[static_cast<size_t>(node)] = std::max(quotas[static_cast<size_t>(node)], quota);
+    size_t machine = 0;
+    while (members_[machine].machine != members_[static_cast<size_t>(rank)].machine) ++machine;
+    ++members[machine];
+    cores[machine] |= std::bitset<CPU_SETSIZE>(bits);
+    quotas[machine] = std::max(quotas[machine], quota);
   }
-  for (size_t node = 0; node < members.size(); ++node) {
-    topology_.oversubscribed = topology_.oversubscribed || members[node] > std::min(quotas[node], cores[node].count());
+  for (size_t machine = 0; machine < members.size(); ++machine) {
+    topology_.oversubscribed =
+        topology_.oversubscribed || members[machine] > std::min(quotas[machine], cores[machine].count());
   }
   topology_.one_process = std::all_of(members_.begin(), members_.end(), [&](const Member& member) {
     return member.process == members_[0].process && member.host == members_[0].host;

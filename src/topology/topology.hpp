@@ -12,7 +12,7 @@ struct Topology {
   std::vector<int> node;  // by rank: the lowest rank whose memory it shares
   int nodes = 1;
   bool one_process = true;      // all ranks are threads of one process
-  bool oversubscribed = false;  // some node has more ranks than cores
+  bool oversubscribed = false;  // some machine has more ranks than cores
 };
 
 }  // namespace weft
