@@ -83,7 +83,7 @@ Engine::Engine(Comm& comm)
       recv_sequence_(static_cast<size_t>(comm.size())),
       bell_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       spins_(comm.config().spin >= 0          ? comm.config().spin
-             : comm.topology().oversubscribed ? 20
+             : comm.topology().oversubscribed ? 1
                                               : 4000) {
   if (bell_) (void)comm_.poller().add(bell_.get(), EPOLLIN);
 }
