@@ -191,9 +191,9 @@ TEST_P(Grid, Full) {
 
 INSTANTIATE_TEST_SUITE_P(
     Transports, Grid,
-    ::testing::Values(Plane{"ThreadsLoop", Mode::threads, "loop", 8}, Plane{"ThreadsShm", Mode::threads, "shm", 2},
-                      Plane{"ThreadsTcp", Mode::threads, "tcp", 2}, Plane{"ProcessesShm", Mode::processes, "shm", 4},
-                      Plane{"ProcessesTcp", Mode::processes, "tcp", 2}, Plane{"ProcessesAny", Mode::processes, "", 2}),
+    ::testing::Values(Plane{"ThreadsLoop", Mode::threads, "loop", 24}, Plane{"ThreadsShm", Mode::threads, "shm", 8},
+                      Plane{"ThreadsTcp", Mode::threads, "tcp", 8}, Plane{"ProcessesShm", Mode::processes, "shm", 12},
+                      Plane{"ProcessesTcp", Mode::processes, "tcp", 8}, Plane{"ProcessesAny", Mode::processes, "", 4}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace
