@@ -115,25 +115,24 @@ class StreamWorker {
         std::lock_guard lock(mutex_);
         if (worker.stop) return;
         moved = serve(&busy);
-        // Under the lock: a communicator with work queued is not destroyed before that work is done.
-        for (Comm* comm : busy) moved |= comm->engine().try_progress();
-        if (!moved && !busy.empty() && Clock::now() - idle_since > kYieldFor) {
-          rest(busy, worker);
-          continue;
-        }
       }
+      // Without the lock, for which others wait to make or end a stream: only serve() counts work as done, and until
+      // then its communicators are not destroyed.
+      for (Comm* comm : busy) moved |= comm->engine().try_progress();
       if (moved) {
         idle_since = Clock::now();
       } else if (busy.empty()) {
         wait_for_bell(worker);
         idle_since = Clock::now();
+      } else if (Clock::now() - idle_since > kYieldFor) {
+        rest(busy, worker);
       } else {
         ::sched_yield();
       }
     }
   }
 
-  // Sleeps until a communicator has something, at most a few milliseconds: the lock is held meanwhile.
+  // Sleeps until a communicator has something, at most a few milliseconds.
   void rest(const std::set<Comm*>& busy, const Worker& worker) {
     auto poller = Poller::create();
     if (!poller.ok()) return;

@@ -116,6 +116,22 @@ TEST_P(Streams, BlockingCallsWhileTheStreamsRest) {
   });
 }
 
+// A stream is made at once, however busy those of other ranks are, and whatever they wait for: here for that very rank.
+TEST(StreamsOfOneRank, AreMadeWhileOthersWait) {
+  for (int i = 0; i < 20; ++i) {
+    run_threads(8,
+                [i](int rank, weftComm_t comm) {
+                  if (rank == i % 8) ::usleep(3000);
+                  const StreamHandle stream;
+                  int out = 0;
+                  WEFT_ASSERT_OK(weftAllReduce(&rank, &out, 1, weftInt32, weftSum, comm, stream), comm);
+                  WEFT_ASSERT_OK(weftStreamSynchronize(stream), nullptr);
+                  ASSERT_EQ(out, 28);
+                },
+                {{"WEFT_TIMEOUT", "5"}, {"WEFT_TRANSPORT", i % 2 == 0 ? "loop" : "tcp"}});
+  }
+}
+
 // Streams that come and go in one thread while another thread uses its own: the last one's end is the thread's, too.
 TEST(StreamsOfOneRank, ComeAndGo) {
   run_threads(3, [](int rank, weftComm_t comm) {
