@@ -26,7 +26,7 @@ struct Buffers {
 
 // Run: void(Collective, size_t floats of the larger buffer, Buffers); Barrier: void().
 template <typename Run, typename Barrier>
-void run_cells(int argc, char** argv, int rank, int ranks, Buffers buffers, Run&& run, Barrier&& barrier) {
+void run_cells(int argc, char** argv, int rank, Buffers buffers, Run&& run, Barrier&& barrier) {
   for (int i = 1; i < argc; ++i) {  // arguments: collective:bytes
     const std::string cell = argv[i];
     const size_t colon = cell.find(':');
@@ -36,17 +36,24 @@ void run_cells(int argc, char** argv, int rank, int ranks, Buffers buffers, Run&
     while (which < kCollectives && name != kNames[which]) ++which;
     if (which == kCollectives) continue;
     const size_t floats = bytes / sizeof(float);
-    const size_t repeats =
-        std::clamp<size_t>((size_t{32} << 20) / std::max<size_t>(bytes, 1), 3, 4000) / (ranks > 2 ? 2 : 1);
-    constexpr int kBatches = 7;
-    std::vector<double> times;
-    for (int batch = 0; batch <= kBatches; ++batch) {  // the first warms up
+    // As many calls as fit into a batch's time, by rank 0's clock: libraries that spin where ranks share cores take
+    // milliseconds for what others do in microseconds.
+    const auto timed = [&](size_t calls) {
       barrier();
       const auto begin = std::chrono::steady_clock::now();
-      for (size_t k = 0; k < std::max<size_t>(repeats, 2); ++k) run(static_cast<Collective>(which), floats, buffers);
+      for (size_t k = 0; k < calls; ++k) run(static_cast<Collective>(which), floats, buffers);
       const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
-      if (batch > 0) times.push_back(took.count() / static_cast<double>(std::max<size_t>(repeats, 2)));
-    }
+      return took.count() / static_cast<double>(calls);
+    };
+    constexpr double kBatchMicroseconds = 30e3;
+    double calls = std::clamp(kBatchMicroseconds / timed(3), 2.0, 4000.0);
+    buffers.out[0] = static_cast<float>(calls);
+    run(broadcast, 1, buffers);
+    calls = buffers.out[0];
+    constexpr int kBatches = 7;
+    std::vector<double> times;
+    timed(static_cast<size_t>(calls));  // warms up
+    for (int batch = 0; batch < kBatches; ++batch) times.push_back(timed(static_cast<size_t>(calls)));
     std::sort(times.begin(), times.end());
     if (rank == 0) {
       std::printf("cell %s %zu %.3f %.3f\n", kNames[which], bytes, times[kBatches / 2], times[0]);

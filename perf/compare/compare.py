@@ -18,7 +18,7 @@ import sys
 import tempfile
 
 COLLECTIVES = ["allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall"]
-SIZES = [8, 512, 4096, 32768, 524288, 8 << 20, 64 << 20]
+SIZES = [512, 4096, 32768, 524288, 8 << 20, 64 << 20]  # after one float for each rank
 KEEP = {"MALLOC_TOP_PAD_": "268435456", "MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "4294967296"}
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -84,10 +84,11 @@ def main():
     parser.add_argument("--transport", choices=["shm", "tcp"], default="shm")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--collectives", default=",".join(COLLECTIVES))
-    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="bytes, comma-separated")
+    parser.add_argument("--sizes", help="bytes, comma-separated")
     parser.add_argument("--shared", action="store_true", help="also Weft on memory of weftMemAlloc")
     parser.add_argument("--csv", type=pathlib.Path)
     args = parser.parse_args()
+    args.sizes = args.sizes or ",".join(map(str, [4 * args.ranks] + SIZES))
     with tempfile.TemporaryDirectory() as work:
         mpi = compilers(pathlib.Path(work))
         names = ["weft"] + (["weft-shared"] if args.shared else []) + sorted(mpi)

@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
   std::memset(in, 0, bytes);
   std::memset(out, 0, bytes);
   compare::run_cells(
-      argc, argv, rank, ranks, {static_cast<float*>(in), static_cast<float*>(out)},
+      argc, argv, rank, {static_cast<float*>(in), static_cast<float*>(out)},
       [&](compare::Collective which, size_t floats, compare::Buffers buffers) {
         const int count = static_cast<int>(floats), part = count / ranks;
         switch (which) {

@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
   std::memset(in, 0, bytes);
   std::memset(out, 0, bytes);
   compare::run_cells(
-      argc, argv, rank, ranks, {static_cast<float*>(in), static_cast<float*>(out)},
+      argc, argv, rank, {static_cast<float*>(in), static_cast<float*>(out)},
       [&](compare::Collective which, size_t floats, compare::Buffers buffers) {
         const size_t part = floats / static_cast<size_t>(ranks);
         switch (which) {

@@ -185,7 +185,10 @@ Status Watch::timed_out(const Doing& doing, milliseconds waited) {
     seen[static_cast<size_t>(blamed)] = true;
     const auto& word = words_[static_cast<size_t>(blamed)];
     if (!word.has_value()) break;
-    if (word->doing.sequence != doing.sequence) {
+    // Two point-to-point calls of one number that wait for each other: both send, or both receive.
+    const bool face_to_face =
+        (doing.sequence & MessageId::kPointToPoint) != 0 && word->doing.waiting_for == comm_.rank();
+    if (word->doing.sequence != doing.sequence || face_to_face) {
       behind = fmt::format(" (it is in {}, {})", name(word->doing.sequence), word->doing.text);
       break;
     }
