@@ -73,6 +73,9 @@ std::string describe_call(const OpSnapshot& op) {
   return text;
 }
 
+// Bytes of an output from which on results that the collective reads no more bypass the caches.
+constexpr size_t kStreamResults = 4 << 20;
+
 weftRedOp_t base_op(const Call& call) { return call.scaled || call.op == weftAvg ? weftSum : call.op; }
 
 }  // namespace
@@ -320,6 +323,9 @@ Status Engine::launch(Operation& operation) {
                       .group = comm_.group()};
   if (call.reduces() || call.collective == Collective::barrier) {
     launch.reduce = reduce_function(operation.type, base_op(call));
+    if (call.count * type_bytes(operation.type) >= kStreamResults) {
+      launch.stream = reduce_function(operation.type, base_op(call), true);
+    }
   }
   operation.begun_ticks = ticks_now();
   const int neighbour = entry->plan->ops.empty() ? -1 : entry->plan->ops.front().peer;

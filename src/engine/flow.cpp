@@ -131,7 +131,8 @@ void Flow::launch_node(Lane& lane, uint32_t op_index, uint32_t tile, size_t byte
     if (op.reduce) {
       geometry_.pieces(plan_->dst(op), plan_->src(op), tile, &node->pieces, &node->accumulators);
       sink.acc = node->accumulators.data();
-      sink.reduce = launch_.reduce;
+      const bool last = plan_->successor_begin[op_index] == plan_->successor_begin[op_index + 1];
+      sink.reduce = last && launch_.stream != nullptr ? launch_.stream : launch_.reduce;
     } else {
       geometry_.pieces(plan_->dst(op), tile, &node->pieces);
     }

@@ -26,6 +26,7 @@ class Flow {
     PlanEntry entry;
     MessageId id;  // index is counted from id.index up, on each wire and direction
     ReduceFn reduce = nullptr;
+    ReduceFn stream = nullptr;  // the same with streaming stores, for results that no op reads; null: never
     WireTo wire_to = nullptr;
     void* owner = nullptr;
     int rank = 0;
