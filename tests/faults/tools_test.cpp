@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -88,6 +89,31 @@ TEST(Launchers, TorchrunsVariables) {
         rank, rank, port, program());
   }
   expect_all_right(run(command + "wait'"), 3);
+}
+TEST(Launchers, Torchrun) {
+  NEEDS(program());
+  if (!installed("torchrun")) GTEST_SKIP() << "torchrun is not installed";
+  expect_all_right(run(fmt::format("torchrun --standalone --nproc_per_node=3 --no_python {} 3 100000", program())), 3);
+}
+// Steps on one node, on two, and with a PMI that is not MPICH's.
+TEST(Launchers, Slurm) {
+  NEEDS(program());
+  std::string directory = ::testing::TempDir() + "weft-slurm-XXXXXX";
+  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
+  std::string command = fmt::format("{} {} '", from_environment("FAULTS_SLURM"), directory);
+  const std::string steps[] = {"-n 4", "-N 2 -n 4", "--mpi=pmi2 -n 4"};
+  for (const std::string& step : steps)
+    command += fmt::format("srun {} {} 3 100000 2>&1 || exit; echo @;", step, program());
+  const Output out = run(command + "'");
+  std::filesystem::remove_all(directory);
+  if (out.status == 77) GTEST_SKIP() << out.text;
+  size_t at = 0;
+  for (const std::string& step : steps) {
+    SCOPED_TRACE("srun " + step);
+    const size_t end = out.text.find('@', at);
+    expect_all_right({out.status, out.text.substr(at, end - at)}, 4);
+    at = end == std::string::npos ? out.text.size() : end + 1;
+  }
 }
 TEST(Launchers, None) {
   NEEDS(program());
