@@ -25,14 +25,13 @@ void call(benchmark::State& state) {
 }
 BENCHMARK(call);
 
-void questions(benchmark::State& state) {
+void question(benchmark::State& state) {
   for (auto _ : state) {
-    if (weft::trace_enabled()) weft::trace_event({});
     if (weft::trace_enabled()) weft::trace_event({});
     benchmark::ClobberMemory();
   }
 }
-BENCHMARK(questions);
+BENCHMARK(question);
 
 }  // namespace
 

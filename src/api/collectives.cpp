@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "api/handles.hpp"
+#include "plan/shape.hpp"
 
 namespace weft {
 namespace {
@@ -44,9 +45,9 @@ Extent extent_of(const void* base, const std::vector<size_t>& counts, const std:
   return {static_cast<const std::byte*>(base) + low * element, (high - low) * element};
 }
 
-// Reads the pre-multiplied sum that op stands for.
-Status resolve_op(weftComm* comm, weftRedOp_t op, Call* call) {
-  call->op = op;
+// Reads the pre-multiplied sum that the call's op may stand for.
+Status resolve_op(weftComm* comm, Call* call) {
+  const weftRedOp_t op = call->op;
   if (op >= weftSum && op < weftNumOps) return {};
   std::lock_guard lock(comm->mutex);
   auto found = comm->ops.find(static_cast<int>(op));
@@ -66,46 +67,15 @@ Status resolve_op(weftComm* comm, weftRedOp_t op, Call* call) {
   return {};
 }
 
-// Blocks of each buffer that this rank has.
-struct Shape {
-  size_t in = 1, out = 1;
-};
-
-Shape shape_of(const Call& call, size_t ranks, bool at_root) {
-  switch (call.collective) {
-    case Collective::reduce:
-      return {1, at_root ? size_t{1} : 0};
-    case Collective::broadcast:
-      return {at_root ? size_t{1} : 0, 1};
-    case Collective::allgather:
-    case Collective::allgatherv:
-      return {1, ranks};
-    case Collective::reducescatter:
-    case Collective::reducescatterv:
-      return {ranks, 1};
-    case Collective::alltoall:
-    case Collective::alltoallv:
-      return {ranks, ranks};
-    case Collective::gather:
-    case Collective::gatherv:
-      return {1, at_root ? ranks : 0};
-    case Collective::scatter:
-    case Collective::scatterv:
-      return {at_root ? ranks : 0, 1};
-    case Collective::sendrecv:
-      return call.is_send ? Shape{1, 0} : Shape{0, 1};
-    default:
-      return {1, 1};
-  }
-}
-
 Status check_buffers(const Call& call, int rank, int size) {
-  const Shape shape = shape_of(call, static_cast<size_t>(size), call.root == rank);
+  const bool pair = call.collective == Collective::sendrecv;
+  const Shape shape = shape_of(call.collective, size, rank, std::max(call.root, 0));
+  const bool has_in = pair ? call.is_send : shape.has_in, has_out = pair ? !call.is_send : shape.has_out;
   const size_t element = type_bytes(call.type);
   const Extent in =
-      shape.in == 0 ? Extent{} : extent_of(call.in, call.in_counts, call.in_displs, call.count, shape.in, element);
+      has_in ? extent_of(call.in, call.in_counts, call.in_displs, call.count, shape.in_blocks, element) : Extent{};
   const Extent out =
-      shape.out == 0 ? Extent{} : extent_of(call.out, call.out_counts, call.out_displs, call.count, shape.out, element);
+      has_out ? extent_of(call.out, call.out_counts, call.out_displs, call.count, shape.out_blocks, element) : Extent{};
   if (in.bytes > 0 && call.in == nullptr) return error(weftInvalidArgument, "sendbuff is NULL in {}", describe(call));
   if (out.bytes > 0 && call.out == nullptr) return error(weftInvalidArgument, "recvbuff is NULL in {}", describe(call));
   const bool apart =
@@ -119,13 +89,13 @@ Status check_buffers(const Call& call, int rank, int size) {
 }
 
 // What all data calls share once their Call is filled in.
-Status issue_checked(weftComm* comm, Call call, size_t blocks, weftRedOp_t op, weftStream* stream) {
+Status issue_checked(weftComm* comm, Call call, size_t blocks, weftStream* stream) {
   WEFT_RETURN_IF_ERROR(check_ready(comm));
   WEFT_RETURN_IF_ERROR(check_stream(stream));
   WEFT_RETURN_IF_ERROR(check_type(call.type));
   WEFT_RETURN_IF_ERROR(check_count(call.count, blocks, call.type));
   if (call.reduces()) {
-    WEFT_RETURN_IF_ERROR(resolve_op(comm, op, &call));
+    WEFT_RETURN_IF_ERROR(resolve_op(comm, &call));
     const bool narrow_type = kTypes[call.type].floating && type_bytes(call.type) <= 2;
     call.wide = narrow_type && comm->comm->config().accum == "wide";
   }
@@ -133,14 +103,9 @@ Status issue_checked(weftComm* comm, Call call, size_t blocks, weftRedOp_t op, w
   return issue(comm, std::move(call), stream);
 }
 
-Call make(Collective collective, const void* in, void* out, size_t count, weftDataType_t type, int root = -1) {
+Call make(const CallHead& head) {
   Call call;
-  call.collective = collective;
-  call.in = in;
-  call.out = out;
-  call.count = count;
-  call.type = type;
-  call.root = root;
+  static_cast<CallHead&>(call) = head;
   return call;
 }
 
@@ -174,10 +139,30 @@ Status check_own(const char* name, size_t count, const std::vector<size_t>& coun
   return error(weftInvalidArgument, "{}={}, but the counts say {} for rank {}", name, count, own, rank);
 }
 
-Status rooted(weftComm* comm, Call call, size_t blocks, weftRedOp_t op, weftStream* stream) {
+Status rooted(weftComm* comm, Call call, weftStream* stream) {
   WEFT_RETURN_IF_ERROR(check_ready(comm));
   WEFT_RETURN_IF_ERROR(check_rank("root", call.root, comm->size));
-  return issue_checked(comm, std::move(call), blocks, op, stream);
+  return issue_checked(comm, std::move(call), 1, stream);
+}
+
+// Whether the call was of a shape that was checked and has run before, which spares it all that; *status is then its.
+bool run_known(weftComm* comm, const CallHead& head, weftStream* stream, Status* status) {
+  if (stream != nullptr || comm == nullptr || comm->magic != weftComm::kMagic) return false;
+  if (!comm->ready.load(std::memory_order_acquire) || comm->comm == nullptr || comm->own_stream != nullptr)
+    return false;
+  return !in_group() && !comm->comm->forked() && comm->comm->engine().run_known(head, status);
+}
+
+// The collectives whose blocks are of one size.
+weftResult_t collective(const CallHead& head, weftComm* comm, weftStream* stream) {
+  return guarded(comm, [&]() -> Status {
+    Status status;
+    if (run_known(comm, head, stream, &status)) return status;
+    WEFT_RETURN_IF_ERROR(check_ready(comm));
+    if (is_rooted(head.collective)) WEFT_RETURN_IF_ERROR(check_rank("root", head.root, comm->size));
+    const Shape shape = shape_of(head.collective, comm->size, comm->rank, std::max(head.root, 0));
+    return issue_checked(comm, make(head), shape.blocks(), stream);
+  });
 }
 
 }  // namespace
@@ -194,24 +179,17 @@ extern "C" {
 
 weftResult_t weftAllReduce(const void* sendbuff, void* recvbuff, size_t count, weftDataType_t datatype, weftRedOp_t op,
                            weftComm_t comm, weftStream_t stream) {
-  return guarded(comm, [&] {
-    return weft::issue_checked(comm, make(Collective::allreduce, sendbuff, recvbuff, count, datatype), 1, op, stream);
-  });
+  return weft::collective({Collective::allreduce, sendbuff, recvbuff, count, datatype, op}, comm, stream);
 }
 
 weftResult_t weftReduce(const void* sendbuff, void* recvbuff, size_t count, weftDataType_t datatype, weftRedOp_t op,
                         int root, weftComm_t comm, weftStream_t stream) {
-  return guarded(comm, [&] {
-    return weft::rooted(comm, make(Collective::reduce, sendbuff, recvbuff, count, datatype, root), 1, op, stream);
-  });
+  return weft::collective({Collective::reduce, sendbuff, recvbuff, count, datatype, op, root}, comm, stream);
 }
 
 weftResult_t weftBroadcast(const void* sendbuff, void* recvbuff, size_t count, weftDataType_t datatype, int root,
                            weftComm_t comm, weftStream_t stream) {
-  return guarded(comm, [&] {
-    return weft::rooted(comm, make(Collective::broadcast, sendbuff, recvbuff, count, datatype, root), 1, weftSum,
-                        stream);
-  });
+  return weft::collective({Collective::broadcast, sendbuff, recvbuff, count, datatype, weftSum, root}, comm, stream);
 }
 
 weftResult_t weftBcast(void* buff, size_t count, weftDataType_t datatype, int root, weftComm_t comm,
@@ -221,62 +199,44 @@ weftResult_t weftBcast(void* buff, size_t count, weftDataType_t datatype, int ro
 
 weftResult_t weftAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, weftDataType_t datatype,
                            weftComm_t comm, weftStream_t stream) {
-  return guarded(comm, [&] {
-    return weft::issue_checked(comm, make(Collective::allgather, sendbuff, recvbuff, sendcount, datatype),
-                               weft::ranks_of(comm), weftSum, stream);
-  });
+  return weft::collective({Collective::allgather, sendbuff, recvbuff, sendcount, datatype}, comm, stream);
 }
 
 weftResult_t weftReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount, weftDataType_t datatype,
                                weftRedOp_t op, weftComm_t comm, weftStream_t stream) {
-  return guarded(comm, [&] {
-    return weft::issue_checked(comm, make(Collective::reducescatter, sendbuff, recvbuff, recvcount, datatype),
-                               weft::ranks_of(comm), op, stream);
-  });
+  return weft::collective({Collective::reducescatter, sendbuff, recvbuff, recvcount, datatype, op}, comm, stream);
 }
 
 weftResult_t weftAlltoAll(const void* sendbuff, void* recvbuff, size_t count, weftDataType_t datatype, weftComm_t comm,
                           weftStream_t stream) {
-  return guarded(comm, [&] {
-    return weft::issue_checked(comm, make(Collective::alltoall, sendbuff, recvbuff, count, datatype),
-                               weft::ranks_of(comm), weftSum, stream);
-  });
+  return weft::collective({Collective::alltoall, sendbuff, recvbuff, count, datatype}, comm, stream);
 }
 
 weftResult_t weftGather(const void* sendbuff, void* recvbuff, size_t count, weftDataType_t datatype, int root,
                         weftComm_t comm, weftStream_t stream) {
-  return guarded(comm, [&] {
-    return weft::rooted(comm, make(Collective::gather, sendbuff, recvbuff, count, datatype, root), weft::ranks_of(comm),
-                        weftSum, stream);
-  });
+  return weft::collective({Collective::gather, sendbuff, recvbuff, count, datatype, weftSum, root}, comm, stream);
 }
 
 weftResult_t weftScatter(const void* sendbuff, void* recvbuff, size_t count, weftDataType_t datatype, int root,
                          weftComm_t comm, weftStream_t stream) {
-  return guarded(comm, [&] {
-    return weft::rooted(comm, make(Collective::scatter, sendbuff, recvbuff, count, datatype, root),
-                        weft::ranks_of(comm), weftSum, stream);
-  });
+  return weft::collective({Collective::scatter, sendbuff, recvbuff, count, datatype, weftSum, root}, comm, stream);
 }
 
+// Its one byte is nobody's data.
 weftResult_t weftBarrier(weftComm_t comm, weftStream_t stream) {
-  return guarded(comm, [&]() -> Status {
-    Call call = make(Collective::barrier, nullptr, nullptr, 1, weftUint8);
-    call.in = call.scalar;
-    call.out = call.scalar + 1;
-    return weft::issue_checked(comm, std::move(call), 1, weftSum, stream);
-  });
+  std::byte bytes[2] = {};
+  return weft::collective({Collective::barrier, &bytes[0], &bytes[1], 1, weftUint8}, comm, stream);
 }
 
 weftResult_t weftAllGatherv(const void* sendbuff, size_t sendcount, void* recvbuff, const size_t recvcounts[],
                             const size_t displs[], weftDataType_t datatype, weftComm_t comm, weftStream_t stream) {
   return guarded(comm, [&]() -> Status {
     WEFT_RETURN_IF_ERROR(weft::check_ready(comm));
-    Call call = make(Collective::allgatherv, sendbuff, recvbuff, sendcount, datatype);
+    Call call = make({Collective::allgatherv, sendbuff, recvbuff, sendcount, datatype});
     WEFT_RETURN_IF_ERROR(weft::take_arrays("recv", recvcounts, displs, weft::ranks_of(comm), datatype, &call.out_counts,
                                            &call.out_displs));
     WEFT_RETURN_IF_ERROR(weft::check_own("sendcount", sendcount, call.out_counts, comm->rank));
-    return weft::issue_checked(comm, std::move(call), 1, weftSum, stream);
+    return weft::issue_checked(comm, std::move(call), 1, stream);
   });
 }
 
@@ -285,11 +245,11 @@ weftResult_t weftReduceScatterv(const void* sendbuff, const size_t sendcounts[],
                                 weftStream_t stream) {
   return guarded(comm, [&]() -> Status {
     WEFT_RETURN_IF_ERROR(weft::check_ready(comm));
-    Call call = make(Collective::reducescatterv, sendbuff, recvbuff, recvcount, datatype);
+    Call call = make({Collective::reducescatterv, sendbuff, recvbuff, recvcount, datatype, op});
     WEFT_RETURN_IF_ERROR(weft::take_arrays("send", sendcounts, displs, weft::ranks_of(comm), datatype, &call.in_counts,
                                            &call.in_displs));
     WEFT_RETURN_IF_ERROR(weft::check_own("recvcount", recvcount, call.in_counts, comm->rank));
-    return weft::issue_checked(comm, std::move(call), 1, op, stream);
+    return weft::issue_checked(comm, std::move(call), 1, stream);
   });
 }
 
@@ -298,7 +258,7 @@ weftResult_t weftAlltoAllv(const void* sendbuff, const size_t sendcounts[], cons
                            weftStream_t stream) {
   return guarded(comm, [&]() -> Status {
     WEFT_RETURN_IF_ERROR(weft::check_ready(comm));
-    Call call = make(Collective::alltoallv, sendbuff, recvbuff, 0, datatype);
+    Call call = make({Collective::alltoallv, sendbuff, recvbuff, 0, datatype});
     WEFT_RETURN_IF_ERROR(weft::take_arrays("send", sendcounts, sdispls, weft::ranks_of(comm), datatype, &call.in_counts,
                                            &call.in_displs));
     WEFT_RETURN_IF_ERROR(weft::take_arrays("recv", recvcounts, rdispls, weft::ranks_of(comm), datatype,
@@ -308,7 +268,7 @@ weftResult_t weftAlltoAllv(const void* sendbuff, const size_t sendcounts[], cons
       return error(weftInvalidArgument, "sendcounts[{0}]={1}, but recvcounts[{0}]={2} on rank {0} itself", own,
                    call.in_counts[own], call.out_counts[own]);
     }
-    return weft::issue_checked(comm, std::move(call), 1, weftSum, stream);
+    return weft::issue_checked(comm, std::move(call), 1, stream);
   });
 }
 
@@ -317,13 +277,13 @@ weftResult_t weftGatherv(const void* sendbuff, size_t sendcount, void* recvbuff,
                          weftStream_t stream) {
   return guarded(comm, [&]() -> Status {
     WEFT_RETURN_IF_ERROR(weft::check_ready(comm));
-    Call call = make(Collective::gatherv, sendbuff, recvbuff, sendcount, datatype, root);
+    Call call = make({Collective::gatherv, sendbuff, recvbuff, sendcount, datatype, weftSum, root});
     if (comm->rank == root) {
       WEFT_RETURN_IF_ERROR(weft::take_arrays("recv", recvcounts, displs, weft::ranks_of(comm), datatype,
                                              &call.out_counts, &call.out_displs));
       WEFT_RETURN_IF_ERROR(weft::check_own("sendcount", sendcount, call.out_counts, comm->rank));
     }
-    return weft::rooted(comm, std::move(call), 1, weftSum, stream);
+    return weft::rooted(comm, std::move(call), stream);
   });
 }
 
@@ -331,13 +291,13 @@ weftResult_t weftScatterv(const void* sendbuff, const size_t sendcounts[], const
                           size_t recvcount, weftDataType_t datatype, int root, weftComm_t comm, weftStream_t stream) {
   return guarded(comm, [&]() -> Status {
     WEFT_RETURN_IF_ERROR(weft::check_ready(comm));
-    Call call = make(Collective::scatterv, sendbuff, recvbuff, recvcount, datatype, root);
+    Call call = make({Collective::scatterv, sendbuff, recvbuff, recvcount, datatype, weftSum, root});
     if (comm->rank == root) {
       WEFT_RETURN_IF_ERROR(weft::take_arrays("send", sendcounts, displs, weft::ranks_of(comm), datatype,
                                              &call.in_counts, &call.in_displs));
       WEFT_RETURN_IF_ERROR(weft::check_own("recvcount", recvcount, call.in_counts, comm->rank));
     }
-    return weft::rooted(comm, std::move(call), 1, weftSum, stream);
+    return weft::rooted(comm, std::move(call), stream);
   });
 }
 
@@ -350,9 +310,9 @@ static weftResult_t point_to_point(bool is_send, const void* in, void* out, size
       return error(weftInvalidUsage, "rank {} sends to or receives from itself; that is legal inside a group only",
                    peer);
     }
-    Call call = make(Collective::sendrecv, in, out, count, type, peer);
+    Call call = make({Collective::sendrecv, in, out, count, type, weftSum, peer});
     call.is_send = is_send;
-    return weft::issue_checked(comm, std::move(call), 1, weftSum, stream);
+    return weft::issue_checked(comm, std::move(call), 1, stream);
   });
 }
 

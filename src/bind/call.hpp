@@ -10,7 +10,8 @@
 
 namespace weft {
 
-struct Call {
+// What a call with blocks of one size is.
+struct CallHead {
   Collective collective = Collective::barrier;
   const void* in = nullptr;
   void* out = nullptr;
@@ -20,7 +21,10 @@ struct Call {
   weftDataType_t type = weftUint8;
   weftRedOp_t op = weftSum;  // as the user gave it, avg and pre-multiplied sums included
   int root = -1;             // or the peer of a point-to-point call
-  bool is_send = false;      // of the two point-to-point calls
+};
+
+struct Call : CallHead {
+  bool is_send = false;  // of the two point-to-point calls
 
   // The v-variants: one entry per rank; empty where the call has no such array on this rank. Copied at the call.
   std::vector<size_t> in_counts, in_displs, out_counts, out_displs;

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -67,16 +66,24 @@ class Wait {
   Clock::time_point idle_since_{}, since_{}, ticked_{};
 };
 
+// A small call that runs, for those who ask what takes so long.
+struct SmallRun {
+  const CallHead& call;
+  const SmallRecord& record;
+  uint32_t sequence;
+  const SmallOp* op;
+  Doing doing() const;
+};
+
 class Engine {
  public:
-  // Gives the words for what a small call is doing; asked only when something takes long.
-  using Describe = std::function<Doing()>;
-
   explicit Engine(Comm& comm);
   ~Engine();
 
   // Blocks until the call is done. Any thread.
   Status run(Call& call);
+  // The same for a call of a shape that has run before and is small; false: it is for run(), with all checks.
+  bool run_known(const CallHead& call, Status* status);
 
   // Gives a call its sequence number: they go by the order of these calls, on every rank the same.
   OperationPtr create(Call call);
@@ -105,13 +112,16 @@ class Engine {
   void end_all(const Status& status);
 
  private:
-  bool try_small(Call& call, Status* status);
-  SmallRecord* small_record(const Call& call);
-  Status run_small(const SmallRecord& record, const Call& call, uint32_t sequence);
-  bool small_recv(const SmallOp& op, const SmallRecord& record, const MessageId& id, std::byte* dst,
-                  const std::byte* acc, Wait& wait, const Describe& describe);
-  bool explain_early(Wait& wait, const Describe& describe);
-  bool small_send(const SmallOp& op, const MessageId& id, const std::byte* src, Wait& wait, const Describe& describe);
+  bool idle() const;
+  bool try_small(const Call& call, Status* status);
+  const SmallRecord* small_record(const Call& call);
+  std::unique_ptr<SmallRecord> make_small(const Call& call, bool on_spot);
+  bool run_small(const SmallRecord& record, const CallHead& call, Status* status);
+  bool run_ops(const SmallRecord& record, const CallHead& call, uint32_t sequence);
+  bool small_recv(const SmallOp& op, const MessageId& id, std::byte* dst, const std::byte* acc, Wait& wait,
+                  const SmallRun& now);
+  bool explain_early(Wait& wait, const SmallRun& now);
+  bool small_send(const SmallOp& op, const MessageId& id, const std::byte* src, Wait& wait, const SmallRun& now);
 
   bool take_inbox();
   void start(const OperationPtr& operation);
@@ -122,13 +132,13 @@ class Engine {
   void finish(Operation& operation, Status result);
   void complete_output(Operation& operation);
   bool progress();
-  bool tick(Wait& wait, const Describe& describe);
+  bool tick(Wait& wait, const SmallRun* small);
   Result<PlanEntry> plan(const Choice& choice, Collective collective, int root, bool in_place);
   PlanEntry point_to_point_plan(int peer, bool is_send);
   OpShape shape(const Call& call, std::string_view algorithm, int peer);
 
   // One pause of a waiter that found nothing. False: the communicator has failed.
-  bool pause(Wait& wait, const Describe& describe);
+  bool pause(Wait& wait, const SmallRun* small);
   void sleep(Wait& wait);
   void disarm();
   Doing doing(const Operation& operation) const;

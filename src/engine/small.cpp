@@ -145,25 +145,19 @@ std::unique_ptr<SmallRecord> compile_small(const Plan& plan, Geometry& geometry,
   return Compiler(plan, geometry, wire_to, owner).run();
 }
 
-SmallRecord* SmallCache::find_slow(const Key& key, bool* found) {
-  auto at = records_.find(key);
-  *found = at != records_.end();
-  if (!*found) return nullptr;
+SmallCache::Entry* SmallCache::find_slow(const Key& key) {
+  auto at = entries_.find(key);
+  if (at == entries_.end()) return nullptr;
   last_key_ = key;
-  last_ = at->second.get();
+  last_ = &at->second;
   return last_;
 }
 
-SmallRecord* SmallCache::put(const Key& key, std::unique_ptr<SmallRecord> record) {
-  if (records_.size() >= kMost) {
-    records_.clear();
-    last_ = nullptr;
-  }
-  SmallRecord* kept = record.get();
-  records_[key] = std::move(record);
+SmallCache::Entry* SmallCache::put(const Key& key, Entry entry) {
+  if (entries_.size() >= kMost) entries_.clear();
   last_key_ = key;
-  last_ = kept;
-  return kept;
+  last_ = &entries_.insert_or_assign(key, std::move(entry)).first->second;
+  return last_;
 }
 
 }  // namespace weft

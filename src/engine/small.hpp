@@ -1,5 +1,6 @@
 // Small calls are compiled: a plan whose every message is one eager piece becomes a straight-line record, kept under
-// (collective, count, type, op, root, in place), and a repeated call is one look-up and a walk over it in key order.
+// (collective, count, type, op, root), and a repeated call is one look-up and a walk over it in key order: what was
+// checked when the record was made need not be checked again.
 // Its sends are done when they are issued, so nothing but the order of the record needs to be kept.
 #pragma once
 
@@ -7,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "bind/call.hpp"
 #include "bind/geometry.hpp"
 #include "trace/recorder.hpp"
 #include "transports/ring_wire.hpp"
@@ -49,19 +51,38 @@ class SmallCache {
  public:
   struct Key {
     uint64_t count = 0;
-    uint32_t shape = 0;  // collective, type, op, in place
+    uint32_t shape = 0;  // collective, type, op
     int32_t root = 0;
     bool operator==(const Key&) const = default;
   };
-  // The record, nullptr for "known not to be small"; found tells whether the key is known.
-  SmallRecord* find(const Key& key, bool* found) {
-    if (key == last_key_ && last_ != nullptr) {
-      *found = true;
-      return last_;
-    }
-    return find_slow(key, found);
+  static Key key_of(const CallHead& call) {
+    return {call.count,
+            static_cast<uint32_t>(call.collective) | static_cast<uint32_t>(call.type) << 8 |
+                static_cast<uint32_t>(call.op) << 16,
+            call.root};
   }
-  SmallRecord* put(const Key& key, std::unique_ptr<SmallRecord> record);
+
+  struct Entry {
+    // In place out stands so many bytes behind in.
+    bool can_be_in_place = false;
+    ptrdiff_t distance = 0;
+    size_t in_bytes = 0, out_bytes = 0;  // of this rank's buffers
+    // By in place; null where that is not known to be small.
+    std::unique_ptr<SmallRecord> record[2];
+    bool known[2] = {};
+
+    // The record for these buffers; null where they are not legal, or are not known to be small.
+    const SmallRecord* quick(const CallHead& call) const {
+      const auto in = reinterpret_cast<uintptr_t>(call.in), out = reinterpret_cast<uintptr_t>(call.out);
+      const bool on_spot = can_be_in_place && out - in == static_cast<uintptr_t>(distance);
+      const bool apart = in_bytes == 0 || out_bytes == 0 || in + in_bytes <= out || out + out_bytes <= in;
+      const bool there = (in != 0 || in_bytes == 0) && (out != 0 || out_bytes == 0);
+      return there && (apart || on_spot) ? record[on_spot].get() : nullptr;
+    }
+  };
+
+  Entry* find(const Key& key) { return key == last_key_ && last_ != nullptr ? last_ : find_slow(key); }
+  Entry* put(const Key& key, Entry entry);
 
  private:
   static constexpr size_t kMost = 1024;
@@ -70,11 +91,11 @@ class SmallCache {
       return (key.count * 0x9e3779b97f4a7c15u) ^ (uint64_t{key.shape} << 32 | static_cast<uint32_t>(key.root));
     }
   };
-  SmallRecord* find_slow(const Key& key, bool* found);
+  Entry* find_slow(const Key& key);
 
   Key last_key_;
-  SmallRecord* last_ = nullptr;
-  std::unordered_map<Key, std::unique_ptr<SmallRecord>, Hash> records_;
+  Entry* last_ = nullptr;
+  std::unordered_map<Key, Entry, Hash> entries_;
 };
 
 }  // namespace weft

@@ -22,7 +22,7 @@ inline void relax() {
 
 }  // namespace
 
-bool Engine::pause(Wait& wait, const Describe& describe) {
+bool Engine::pause(Wait& wait, const SmallRun* small) {
   if (wait.spins_left_ > 0) {
     --wait.spins_left_;
     relax();
@@ -40,10 +40,10 @@ bool Engine::pause(Wait& wait, const Describe& describe) {
   if (comm_.failed()) return false;
   bool moved = comm_.progress_connections();
   // A small call has the engine to itself, but others may hand over operations that its peers wait for first.
-  moved |= describe && (inbox_size_.load() != 0 || !active_.empty()) ? progress() : comm_.progress_wires();
+  moved |= small != nullptr && (inbox_size_.load() != 0 || !active_.empty()) ? progress() : comm_.progress_wires();
   if (now - wait.ticked_ >= kTick || comm_.abort_requested.load(std::memory_order_relaxed)) {
     wait.ticked_ = now;
-    if (!tick(wait, describe)) return false;
+    if (!tick(wait, small)) return false;
   }
   if (moved) {
     wait.idle_since_ = now;
@@ -80,7 +80,7 @@ void Engine::wake() {
 }
 
 // About once a millisecond of waiting. False: the communicator has failed, and everything in flight was ended.
-bool Engine::tick(Wait& wait, const Describe& describe) {
+bool Engine::tick(Wait& wait, const SmallRun* small) {
   if (!wait.begun_) {
     wait.begun_ = true;
     wait.since_ = wait.ticked_ = Clock::now();
@@ -95,8 +95,8 @@ bool Engine::tick(Wait& wait, const Describe& describe) {
   Doing now_doing;
   const Doing* what = nullptr;
   Clock::time_point since = wait.since_;
-  if (describe) {
-    now_doing = describe();
+  if (small != nullptr) {
+    now_doing = small->doing();
     what = &now_doing;
     comm_.recorder().waiting(small_ticket_, now_doing.waiting_for);
   } else if (longest != nullptr) {

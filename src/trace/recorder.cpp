@@ -59,7 +59,7 @@ bool read_slot(const RecorderMemory& memory, size_t index, const TickScale& scal
   op.op = name_at(memory, names >> 16);
   op.algorithm = name_at(memory, names >> 24);
   op.transport = name_at(memory, names >> 32);
-  op.start_ns = scale.ns(start);
+  op.start_ns = start == 0 ? 0 : scale.ns(start);
   const bool ended = op.state == OpState::done || op.state == OpState::failed;
   op.end_ns = ended && end != 0 ? scale.ns(end) : 0;
   return true;
@@ -145,7 +145,8 @@ std::string describe(const OpSnapshot& op, uint64_t now_ns) {
   const bool ended = op.state == OpState::done || op.state == OpState::failed;
   const uint64_t until = ended ? op.end_ns : now_ns;
   line += fmt::format(" {}", name_of(op.state));
-  if (until > op.start_ns) line += fmt::format(" {} {}", ended ? "in" : "for", duration(until - op.start_ns));
+  if (op.start_ns != 0 && until > op.start_ns)
+    line += fmt::format(" {} {}", ended ? "in" : "for", duration(until - op.start_ns));
   if (op.waiting_for >= 0)
     line += fmt::format(", {} for rank {}", op.state == OpState::failed ? "waited" : "waits", op.waiting_for);
   return line;

@@ -66,7 +66,8 @@ struct OpSnapshot {
   int32_t root = -1;
   int32_t waiting_for = -1;  // the peer that a running operation waits for, where that is known
   uint64_t count = 0, bytes = 0;
-  uint64_t start_ns = 0, end_ns = 0;  // CLOCK_MONOTONIC; end is 0 while it runs, and after done()
+  // CLOCK_MONOTONIC; start is 0 where begin() was given none, end while it runs, and after done()
+  uint64_t start_ns = 0, end_ns = 0;
 };
 
 class FlightRecorder {
@@ -80,7 +81,9 @@ class FlightRecorder {
   uint8_t name(std::string_view text);
 
   // Starts an operation; the ticket names it in the calls below, all of which ignore one that has left the ring.
-  uint64_t begin(const OpShape& shape, uint32_t sequence, OpState state = OpState::running) {
+  // start: ticks_now(), or 0 where reading the clock would cost too much, and the first waiting() tells about when.
+  uint64_t begin(const OpShape& shape, uint32_t sequence, OpState state = OpState::running,
+                 uint64_t start = ticks_now()) {
     const uint64_t ticket = begun_++;
     RecorderMemory::Slot& slot = memory_->slots[ticket % RecorderMemory::kSlots];
     const uint64_t version = 2 * (ticket + 1);
@@ -88,7 +91,7 @@ class FlightRecorder {
     slot.version.store(version - 1, std::memory_order_relaxed);
     slot.count.store(shape.count, release);
     slot.bytes.store(shape.bytes, release);
-    slot.start.store(ticks_now(), release);
+    slot.start.store(start, release);
     slot.end.store(0, release);
     slot.sequence_root.store(uint64_t{sequence} << 32 | uint32_t(shape.root), release);
     slot.names.store(uint64_t{shape.collective} | uint64_t{shape.type} << 8 | uint64_t{shape.op} << 16 |
@@ -101,7 +104,12 @@ class FlightRecorder {
   }
   void run(uint64_t ticket) { set_progress(ticket, OpState::running, -1); }
   // The peer that the operation waits for now; -1: for none in particular. For the slow path, before a sleep.
-  void waiting(uint64_t ticket, int peer) { set_progress(ticket, OpState::running, peer); }
+  void waiting(uint64_t ticket, int peer) {
+    RecorderMemory::Slot* slot = find(ticket);
+    if (slot == nullptr) return;
+    if (slot->start.load(std::memory_order_relaxed) == 0) slot->start.store(ticks_now(), std::memory_order_release);
+    slot->progress.store(progress(OpState::running, peer), std::memory_order_release);
+  }
   void end(uint64_t ticket, bool ok = true) {
     RecorderMemory::Slot* slot = find(ticket);
     if (slot == nullptr) return;

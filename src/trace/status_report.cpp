@@ -47,7 +47,7 @@ Group examine(std::span<const RankStatus> ranks, uint64_t now_ns) {
   for (const RankStatus& rank : ranks) {
     if (last_collective(rank) < group.newest) group.behind.push_back(rank.identity.rank);
     const OpSnapshot* op = last_op(rank);
-    if (op != nullptr && op->state == OpState::running && now_ns > op->start_ns + kStuckNs)
+    if (op != nullptr && op->state == OpState::running && op->start_ns != 0 && now_ns > op->start_ns + kStuckNs)
       group.waiting.push_back(rank.identity.rank);
   }
   return group;
