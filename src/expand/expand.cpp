@@ -11,10 +11,10 @@ namespace weft {
 namespace {
 
 Status check(const Program& program, const ExpandOptions& options) {
-  if (options.ranks < 1 || options.rank < 0 || options.rank >= options.ranks || options.root < 0 ||
-      options.root >= options.ranks) {
-    return error(weftInvalidArgument, "{}: no rank {} with root {} among {} ranks", program.file(), options.rank,
-                 options.root, options.ranks);
+  for (const auto& [name, value] : {std::pair("rank", options.rank), std::pair("root", options.root)}) {
+    if (value >= 0 && value < options.ranks) continue;
+    return error(weftInvalidArgument, "{}: {} {} of {} ranks; legal are 0 to {}", program.file(), name, value,
+                 options.ranks, options.ranks - 1);
   }
   if (!program.supports(options.ranks)) {
     return error(weftInvalidArgument, "{}: {} {} is not for {} ranks, by its 'requires'", program.file(),
@@ -106,6 +106,7 @@ Result<Expansion> run(const Program& program, const ExpandOptions& options) {
     op.reduce = from.reduce;
     op.lane = from.lane;
     op.sources = static_cast<uint16_t>(std::max(from.sources(), 1U));
+    op.line = static_cast<uint16_t>(from.line <= UINT16_MAX ? from.line : 0);
     op.peer = from.peer;
     op.step = from.step;
     add_regions(expansion.resolved, from, op, *plan);

@@ -272,6 +272,10 @@ void Walker::append(const RegionNode& node) {
 void Walker::append_chunk(const RegionNode& node, int64_t index) {
   const uint32_t size = raw_.space.size(node.space);
   if (!evaluator_.ok()) return;
+  if (size == 0) {
+    evaluator_.fail(node.line, node.column, "the program has no scratch; 'scratch=' says how many chunks of it");
+    return;
+  }
   if (index < 0 || index >= static_cast<int64_t>(size)) {
     evaluator_.fail(node.line, node.column,
                     fmt::format("{}[{}] is outside the {} chunk{} of {}", name_of(node.space), index, size,

@@ -61,6 +61,7 @@ struct Op {
   bool reduce = false;
   uint16_t lane = 0;
   uint16_t sources = 1;
+  uint16_t line = 0;  // of the program's text; 0: it has none, or one that is too far down
   int32_t peer = -1;
   uint32_t step = 0;
   uint32_t dst = 0, dst_regions = 0;

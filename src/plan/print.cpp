@@ -19,6 +19,7 @@ nlohmann::ordered_json json_of(std::span<const Region> regions) {
 nlohmann::ordered_json json_of(const Plan& plan, const Op& op, size_t index) {
   nlohmann::ordered_json object = {{"step", op.step}, {"verb", name_of(op.verb)}};
   if (op.reduce) object["reduce"] = true;
+  if (op.line > 0) object["line"] = op.line;
   if (op.verb != Verb::copy) {
     object["peer"] = op.peer;
     object["lane"] = op.lane;

@@ -23,8 +23,9 @@ Evaluator::Evaluator(const Ast& ast, const std::string& file, int ranks, int ran
 
 void Evaluator::fail(uint32_t line, uint32_t column, const std::string& reason) {
   if (!failure_.ok()) return;
-  failure_ = error(weftInvalidArgument, "{}:{}:{}: {} (r={}, P={}, root={})", file_, line, column, reason,
-                   slots_[kSlotRank], slots_[kSlotRanks], slots_[kSlotRoot]);
+  failure_ =
+      error(weftInvalidArgument, "{}:{}:{}: {} (r={}, P={}, root={}{})", file_, line, column, reason, slots_[kSlotRank],
+            slots_[kSlotRanks], slots_[kSlotRoot], slots_[kSlotInPlace] != 0 ? ", in place" : "");
 }
 
 bool Evaluator::spend(uint64_t work, uint32_t line, uint32_t column) {

@@ -140,7 +140,7 @@ ExprId Parser::primary() {
     expect(")", "to close the parenthesis");
     return inner;
   }
-  fail(token, fmt::format("expected a value, found '{}'", token.text));
+  fail(token, fmt::format("expected a value, found {}", token.quoted()));
   return 0;
 }
 
@@ -169,8 +169,13 @@ ExprId Parser::named(const Token& name) {
   }
   const auto* builtin = std::find_if(kBuiltins.begin(), kBuiltins.end(),
                                      [&](const Builtin& candidate) { return candidate.name == name.text; });
+  if (name.is("in") || name.is("out") || name.is("scratch") || name.is("work")) {
+    fail(name, fmt::format("expected a value, found the buffer '{}'", name.text));
+    return 0;
+  }
   if (builtin == kBuiltins.end()) {
-    fail(name, fmt::format("'{}' is not defined here", name.text));
+    fail(name, fmt::format("'{}' is not defined here; every program knows r (my rank), P (ranks), root and inplace",
+                           name.text));
     return 0;
   }
   const std::vector<ExprId> arguments = call_arguments(name, builtin->arguments);

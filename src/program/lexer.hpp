@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct Token {
   int64_t value = 0;
   uint32_t line = 1, column = 1;
 
+  std::string quoted() const { return kind == Kind::end ? std::string(text) : "'" + std::string(text) + "'"; }
   bool is(std::string_view expected) const { return kind != Kind::number && text == expected; }
 };
 

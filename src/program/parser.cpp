@@ -71,7 +71,7 @@ bool Parser::accept(std::string_view text) {
 
 bool Parser::expect(std::string_view text, std::string_view why) {
   if (accept(text)) return true;
-  fail(peek(), fmt::format("expected '{}' {}, found '{}'", text, why, peek().text));
+  fail(peek(), fmt::format("expected '{}' {}, found {}", text, why, peek().quoted()));
   return false;
 }
 
@@ -92,7 +92,7 @@ const Parser::Symbol* Parser::find(std::string_view name) const {
 Token Parser::new_name(std::string_view what) {
   const Token name = next();
   if (name.kind != Token::Kind::word) {
-    fail(name, fmt::format("expected the name of {}, found '{}'", what, name.text));
+    fail(name, fmt::format("expected the name of {}, found {}", what, name.quoted()));
   } else if (is_reserved(name.text)) {
     fail(name, fmt::format("'{}' is a word of the language and cannot name {}", name.text, what));
   } else if (const auto& outermost = blocks_.front(); outermost.contains(name.text) &&
@@ -127,14 +127,14 @@ void Parser::header() {
   const Token collective = next();
   const auto known = collective_of(collective.text);
   if (collective.kind != Token::Kind::word || !known || *known == Collective::sendrecv) {
-    fail(collective,
-         fmt::format("a program begins with its collective (allreduce, broadcast, ...), found '{}'", collective.text));
+    fail(collective, fmt::format("a program begins with its collective (allreduce, broadcast, ...), found {}",
+                                 collective.quoted()));
     return;
   }
   ast_.collective = *known;
   const Token name = next();
-  if (name.kind != Token::Kind::word) {
-    fail(name, fmt::format("expected the algorithm's name after '{}', found '{}'", collective.text, name.text));
+  if (name.kind != Token::Kind::word || is_reserved(name.text)) {
+    fail(name, fmt::format("expected the algorithm's name after '{}', found {}", collective.text, name.quoted()));
   }
   ast_.name = std::string(name.text);
 }
@@ -163,6 +163,7 @@ void Parser::attribute(const Token& name) {
 std::vector<Statement> Parser::block_or_statement() {
   std::vector<Statement> statements;
   const Block block(*this);
+  const uint32_t line = peek().line;
   if (!accept("{")) {
     if (auto parsed = statement()) statements.push_back(std::move(*parsed));
     return statements;
@@ -170,7 +171,7 @@ std::vector<Statement> Parser::block_or_statement() {
   while (!done() && !peek().is("}")) {
     if (auto parsed = statement()) statements.push_back(std::move(*parsed));
   }
-  expect("}", "to close the block");
+  expect("}", fmt::format("to close the block of line {}", line));
   return statements;
 }
 
@@ -197,8 +198,12 @@ std::optional<Statement> Parser::statement() {
   } else if (token.is("over") || token.is("code") || token.is("encode") || token.is("decode") ||
              token.is("replicate")) {
     fail(token, fmt::format("'{}' is reserved for a later version of the language", token.text));
+  } else if (token.is(";")) {
+    fail(token, "statements follow each other without ';'");
+  } else if (token.is("}")) {
+    fail(token, "there is no block for this '}' to close");
   } else {
-    fail(token, fmt::format("expected a statement (let, for, if, step, send, recv or copy), found '{}'", token.text));
+    fail(token, fmt::format("expected a statement (let, for, if, step, send, recv or copy), found {}", token.quoted()));
   }
   if (!failure_.ok()) return std::nullopt;
   if (parsed) {
@@ -271,6 +276,7 @@ Statement Parser::branch() {
   Statement statement;
   statement.kind = Statement::Kind::branch;
   statement.a = expression();
+  if (peek().is("=")) fail(peek(), "'=' defines; to compare, write '=='");
   statement.body = block_or_statement();
   if (accept("else")) statement.otherwise = block_or_statement();
   statement.makes_steps = any_makes_steps(statement.body) || any_makes_steps(statement.otherwise);
@@ -367,7 +373,7 @@ void Parser::source(Statement& statement) {
   if (!failure_.ok()) return;
   at_ = body;
   source.regions = regions();
-  if (failure_.ok() && !peek().is("for")) fail(peek(), fmt::format("expected 'for', found '{}'", peek().text));
+  if (failure_.ok() && !peek().is("for")) fail(peek(), fmt::format("expected 'for', found {}", peek().quoted()));
   if (!failure_.ok()) return;
   at_ = behind;
   expect(")", "after the sources");
@@ -383,7 +389,7 @@ bool Parser::at_region() const {
 RegionList Parser::regions() {
   RegionList list;
   if (!at_region()) {
-    fail(peek(), fmt::format("expected a region such as out[0], found '{}'", peek().text));
+    fail(peek(), fmt::format("expected a region such as out[0], found {}", peek().quoted()));
     return list;
   }
   while (failure_.ok() && at_region()) list.push_back(region());
@@ -451,7 +457,7 @@ RegionNode Parser::group() {
   if (!failure_.ok()) return node;
   if (node.generated) {
     if (!peek().is("for")) {
-      fail(peek(), fmt::format("expected 'for', found '{}'", peek().text));
+      fail(peek(), fmt::format("expected 'for', found {}", peek().quoted()));
       return node;
     }
     at_ = behind;

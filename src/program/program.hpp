@@ -26,10 +26,12 @@ class Program {
 };
 using ProgramPtr = std::shared_ptr<const Program>;
 
-// Built-in programs in a fixed order, then those of WEFT_ALGO_PATH (a colon-separated list of directories and files)
-// once load_user_programs has accepted them. A user's program with a built-in's name is refused.
+// In a fixed order.
 const std::vector<ProgramPtr>& builtin_programs();
-// Parses and verifies (for 1..17 ranks and, up to 1024, for `ranks`); refuses with file, line and reason.
+// Parses the files and, of directories, the *.algo files by name, of a colon-separated list.
+Result<std::vector<ProgramPtr>> read_programs(const std::string& path);
+// Those of WEFT_ALGO_PATH: read, and verified for 1..17 ranks and, up to 1024, for `ranks`. Refuses with file, line and
+// reason; also where the collective has the name already.
 Result<std::vector<ProgramPtr>> load_user_programs(const std::string& path, int ranks);
 
 struct ExpandOptions {

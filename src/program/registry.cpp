@@ -18,14 +18,14 @@ constexpr std::uintmax_t kMaxFileSize = 1 << 20;
 Result<ProgramPtr> load(const std::filesystem::path& path) {
   std::error_code failed;
   const auto size = std::filesystem::file_size(path, failed);
-  if (failed) return error(weftInvalidArgument, "WEFT_ALGO_PATH: {}: {}", path.string(), failed.message());
+  if (failed) return error(weftInvalidArgument, "{}: {}", path.string(), failed.message());
   if (size > kMaxFileSize) {
-    return error(weftInvalidArgument, "WEFT_ALGO_PATH: {}: {} bytes are more than a program may have ({})",
-                 path.string(), size, kMaxFileSize);
+    return error(weftInvalidArgument, "{}: {} bytes are more than a program may have ({})", path.string(), size,
+                 kMaxFileSize);
   }
   std::ifstream file(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) return error(weftInvalidArgument, "WEFT_ALGO_PATH: {} cannot be read", path.string());
+  if (!file) return error(weftInvalidArgument, "{} cannot be read", path.string());
   return Program::parse(text, path.string());
 }
 
@@ -38,7 +38,7 @@ Result<std::vector<std::filesystem::path>> files_of(const std::filesystem::path&
        entry.increment(failed)) {
     if (entry->path().extension() == ".algo") files.push_back(entry->path());
   }
-  if (failed) return error(weftInvalidArgument, "WEFT_ALGO_PATH: {}: {}", element.string(), failed.message());
+  if (failed) return error(weftInvalidArgument, "{}: {}", element.string(), failed.message());
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -55,7 +55,7 @@ Status accept(const ProgramPtr& program, int ranks, const std::vector<ProgramPtr
   }
   for (int count = 1; count <= kVerifiedRanks; ++count) WEFT_RETURN_IF_ERROR(verify(*program, count));
   if (ranks <= kVerifiedRanks || ranks > kMostVerifiedRanks) return {};
-  return verify(*program, ranks, {.roots = {ranks / 3}, .mixtures = 1});
+  return verify(*program, ranks, {.roots = {ranks / 3}});
 }
 
 }  // namespace
@@ -73,8 +73,8 @@ const std::vector<ProgramPtr>& builtin_programs() {
   return programs;
 }
 
-Result<std::vector<ProgramPtr>> load_user_programs(const std::string& path, int ranks) {
-  std::vector<ProgramPtr> accepted;
+Result<std::vector<ProgramPtr>> read_programs(const std::string& path) {
+  std::vector<ProgramPtr> programs;
   for (size_t begin = 0; begin <= path.size();) {
     const size_t end = std::min(path.find(':', begin), path.size());
     const std::string element = path.substr(begin, end - begin);
@@ -85,9 +85,20 @@ Result<std::vector<ProgramPtr>> load_user_programs(const std::string& path, int 
     for (const auto& file : *files) {
       auto program = load(file);
       if (!program.ok()) return program.status();
-      WEFT_RETURN_IF_ERROR(accept(*program, ranks, accepted));
-      accepted.push_back(*program);
+      programs.push_back(*program);
     }
+  }
+  return programs;
+}
+
+Result<std::vector<ProgramPtr>> load_user_programs(const std::string& path, int ranks) {
+  const auto refused = [](const Status& why) { return error(why.code(), "WEFT_ALGO_PATH: {}", why.message()); };
+  auto programs = read_programs(path);
+  if (!programs.ok()) return refused(programs.status());
+  std::vector<ProgramPtr> accepted;
+  for (const ProgramPtr& program : *programs) {
+    if (const Status status = accept(program, ranks, accepted); !status.ok()) return refused(status);
+    accepted.push_back(program);
   }
   return accepted;
 }

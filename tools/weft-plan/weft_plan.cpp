@@ -20,7 +20,7 @@ namespace {
 using weft::ProgramPtr;
 
 struct Arguments {
-  std::string collective, algorithm, what, format = "text", path, counts = "1..33";
+  std::string what, algorithm, format = "text", path, counts = "1..33";
   int ranks = 4, rank = 0, root = 0;
   bool in_place = false, source = false;
 };
@@ -30,37 +30,47 @@ int complain(const std::string& message) {
   return 1;
 }
 
-// Built-in programs and those of WEFT_ALGO_PATH.
+// Built-in programs and those of WEFT_ALGO_PATH, right or wrong.
 weft::Result<std::vector<ProgramPtr>> all_programs(const Arguments& arguments) {
   std::vector<ProgramPtr> programs = weft::builtin_programs();
-  auto own = weft::load_user_programs(arguments.path, 1);
+  auto own = weft::read_programs(arguments.path);
   if (!own.ok()) return own.status();
   programs.insert(programs.end(), own->begin(), own->end());
   return programs;
 }
 
-weft::Result<ProgramPtr> find_program(const Arguments& arguments) {
+// What the user names: a file, a collective, an algorithm of any collective, or one of a certain collective.
+weft::Result<std::vector<ProgramPtr>> find_programs(const Arguments& arguments) {
+  const std::string& what = arguments.what;
+  if (what.ends_with(".algo") || what.find('/') != std::string::npos) return weft::read_programs(what);
   auto programs = all_programs(arguments);
   if (!programs.ok()) return programs.status();
+  std::vector<ProgramPtr> found;
   std::string legal;
   for (const ProgramPtr& program : *programs) {
-    if (weft::name_of(program->collective()) != arguments.collective) continue;
-    if (program->name() == arguments.algorithm) return program;
-    legal += (legal.empty() ? "" : ", ") + program->name();
+    const bool collective = what == weft::name_of(program->collective());
+    if (collective) legal += (legal.empty() ? "" : ", ") + program->name();
+    const bool wanted = arguments.algorithm.empty() ? collective || what.empty() || what == program->name()
+                                                    : collective && arguments.algorithm == program->name();
+    if (wanted) found.push_back(program);
   }
-  if (legal.empty()) {
-    return weft::error(weftInvalidArgument, "there is no collective '{}'; weft-plan list shows all",
-                       arguments.collective);
+  if (!found.empty()) return found;
+  if (!legal.empty()) {
+    return weft::error(weftInvalidArgument, "there is no {} '{}'; legal are {}", what, arguments.algorithm, legal);
   }
-  return weft::error(weftInvalidArgument, "there is no {} '{}'; legal are {}", arguments.collective,
-                     arguments.algorithm, legal);
+  return weft::error(weftInvalidArgument, "'{}' is no file (*.algo), collective or algorithm; weft-plan list shows all",
+                     what);
 }
 
-weft::Result<ProgramPtr> read_program(const std::string& file) {
-  std::ifstream stream(file, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
-  if (!stream) return weft::error(weftInvalidArgument, "{} cannot be read", file);
-  return weft::Program::parse(text, file);
+weft::Result<ProgramPtr> find_program(const Arguments& arguments) {
+  auto programs = find_programs(arguments);
+  if (!programs.ok()) return programs.status();
+  if (programs->size() == 1) return programs->front();
+  std::string all;
+  for (const ProgramPtr& program : *programs) {
+    all += fmt::format("{}{} {}", all.empty() ? "" : ", ", weft::name_of(program->collective()), program->name());
+  }
+  return weft::error(weftInvalidArgument, "'{}' may be {}; say which", arguments.what, all);
 }
 
 // "4", "1..33", or a list of such.
@@ -121,61 +131,64 @@ int expand(const Arguments& arguments) {
   return 0;
 }
 
-weft::Result<std::vector<ProgramPtr>> programs_to_verify(const Arguments& arguments) {
-  if (arguments.what.ends_with(".algo") || arguments.what.find('/') != std::string::npos) {
-    auto program = read_program(arguments.what);
-    if (!program.ok()) return program.status();
-    return std::vector<ProgramPtr>{*program};
+enum class Verdict { right, wrong, no_such_counts };
+
+Verdict verify(const weft::Program& program, const std::vector<int>& counts) {
+  const auto plural = [](size_t count) { return fmt::format("{} rank count{}", count, count == 1 ? "" : "s"); };
+  size_t verified = 0;
+  weft::Status status;
+  const auto begin = std::chrono::steady_clock::now();
+  for (const int count : counts) {
+    if (!program.supports(count)) continue;
+    status = weft::verify(program, count);
+    if (!status.ok()) break;
+    ++verified;
   }
-  std::vector<ProgramPtr> chosen;
-  for (const ProgramPtr& program : weft::builtin_programs()) {
-    const bool wanted = arguments.what.empty() || arguments.what == program->name() ||
-                        arguments.what == weft::name_of(program->collective());
-    if (wanted && (arguments.algorithm.empty() || arguments.algorithm == program->name())) chosen.push_back(program);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  std::string text = "WRONG  " + status.message();
+  if (status.ok()) {
+    const size_t others = counts.size() - verified;
+    text = verified > 0 ? fmt::format("right for {} ({:.2f} s)", plural(verified), seconds.count()) : "";
+    if (others > 0) {
+      text += fmt::format("{}not for {}, by its 'requires'", text.empty() ? "" : "; ", plural(others));
+    }
   }
-  if (chosen.empty()) {
-    return weft::error(weftInvalidArgument, "'{}{}{}' is neither a file (*.algo) nor a collective or an algorithm",
-                       arguments.what, arguments.algorithm.empty() ? "" : " ", arguments.algorithm);
-  }
-  return chosen;
+  fmt::print("{:16}{:24}{}\n", weft::name_of(program.collective()), program.name(), text);
+  return !status.ok() ? Verdict::wrong : verified > 0 ? Verdict::right : Verdict::no_such_counts;
 }
 
 int verify(const Arguments& arguments) {
   const auto counts = parse_counts(arguments.counts);
   if (!counts) return complain("-P: '" + arguments.counts + "' is not a number, a range a..b, or a list of those");
-  auto programs = programs_to_verify(arguments);
+  auto programs = find_programs(arguments);
   if (!programs.ok()) return complain(programs.status().message());
-  int wrong = 0;
+  bool any_right = false, any_wrong = false;
   for (const ProgramPtr& program : *programs) {
-    int verified = 0;
-    weft::Status status;
-    const auto begin = std::chrono::steady_clock::now();
-    for (const int count : *counts) {
-      if (!program->supports(count)) continue;
-      status = weft::verify(*program, count);
-      if (!status.ok()) break;
-      ++verified;
-    }
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    if (!status.ok()) {
-      ++wrong;
-      fmt::print("{:16}{:24}WRONG  {}\n", weft::name_of(program->collective()), program->name(), status.message());
-    } else {
-      fmt::print("{:16}{:24}right for {} of {} rank counts ({:.2f} s)\n", weft::name_of(program->collective()),
-                 program->name(), verified, counts->size(), seconds.count());
-    }
+    const Verdict verdict = verify(*program, *counts);
+    any_right |= verdict == Verdict::right;
+    any_wrong |= verdict == Verdict::wrong;
   }
-  return wrong == 0 ? 0 : 1;
+  return any_right && !any_wrong ? 0 : 1;
+}
+
+void add_path(CLI::App& command, Arguments& arguments) {
+  command.add_option("--path", arguments.path, "Files and directories of your own, colon-separated")
+      ->envname("WEFT_ALGO_PATH");
+}
+
+CLI::Option* add_names(CLI::App& command, Arguments& arguments) {
+  CLI::Option* what =
+      command.add_option("what", arguments.what, "A file (*.algo), a collective, or the name of an algorithm");
+  command.add_option("algorithm", arguments.algorithm, "The name of an algorithm, after its collective");
+  add_path(command, arguments);
+  return what;
 }
 
 void add_program_options(CLI::App& command, Arguments& arguments) {
-  command.add_option("collective", arguments.collective, "allreduce, broadcast, ...")->required();
-  command.add_option("algorithm", arguments.algorithm, "ring, chain, ...")->required();
+  add_names(command, arguments)->required();
   command.add_option("-P,--ranks", arguments.ranks, "Number of ranks")->check(CLI::Range(1, 1 << 20));
   command.add_option("--root", arguments.root, "The root's rank");
   command.add_flag("--in-place", arguments.in_place, "The plan of an in-place call");
-  command.add_option("--path", arguments.path, "Files and directories of your own, colon-separated")
-      ->envname("WEFT_ALGO_PATH");
 }
 
 }  // namespace
@@ -186,8 +199,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
 
   CLI::App* list_command = app.add_subcommand("list", "All algorithms, with those of WEFT_ALGO_PATH");
-  list_command->add_option("--path", arguments.path, "Files and directories of your own, colon-separated")
-      ->envname("WEFT_ALGO_PATH");
+  add_path(*list_command, arguments);
 
   CLI::App* show_command = app.add_subcommand("show", "The plans of all ranks, as text, JSON or a timeline");
   add_program_options(*show_command, arguments);
@@ -200,9 +212,8 @@ int main(int argc, char** argv) {
   expand_command->add_option("-r,--rank", arguments.rank, "The rank");
   expand_command->add_option("--format", arguments.format, "text or json")->check(CLI::IsMember({"text", "json"}));
 
-  CLI::App* verify_command = app.add_subcommand("verify", "Proves algorithms right; all that are built in by default");
-  verify_command->add_option("what", arguments.what, "A file (*.algo), a collective, or an algorithm's name");
-  verify_command->add_option("algorithm", arguments.algorithm, "The algorithm, after a collective");
+  CLI::App* verify_command = app.add_subcommand("verify", "Proves algorithms right; all that there are by default");
+  add_names(*verify_command, arguments);
   verify_command->add_option("-P,--ranks", arguments.counts, "Rank counts: 4, 1..33, or a list such as 1..17,64");
 
   CLI11_PARSE(app, argc, argv);

@@ -164,7 +164,7 @@ TEST(Expand, ErrorsNamePlaceAndRank) {
       {"allreduce x\nsend r out[0]", "test.algo:2:1: the peer is 0; legal are the ranks 0 to 3 but this one"},
       {"allreduce x\nsend 4 out[0]", "the peer is 4"},
       {"allreduce x\nsend 1 lane 1 out[0]", "the lane is 1, of 1 lanes"},
-      {"allreduce x\nsend 1 scratch[0]", "scratch[0] is outside the 0 chunks"},
+      {"allreduce x\nsend 1 scratch[0]", "the program has no scratch"},
       {"allreduce x scratch=1\nsend 1 scratch[0]", "scratch[0] is read before anything is written to it"},
       {"allgather x\nsend 1 out[3]", "out[3] is read before anything is written to it"},
       {"allgather x\nstep { }", "nothing is ever written to out[1]"},

@@ -63,7 +63,7 @@ TEST(Expressions, MeanWhatTheySay) {
 
 TEST(Expressions, FailWithPlaceAndReason) {
   const std::pair<const char*, const char*> cases[] = {
-      {"1 / 0", "test:4:15: a division by zero (r=2, P=7, root=3)"},
+      {"1 / 0", "test:4:15: a division by zero (r=2, P=7, root=3, in place)"},
       {"1 % (r-2)", "a division by zero"},
       {"1 << 63", "a shift by 63 bits; legal are 0 to 62"},
       {"1 >> -1", "a shift by -1 bits"},
@@ -77,7 +77,9 @@ TEST(Expressions, FailWithPlaceAndReason) {
       {"g(1)", "'g' is not defined here"},
       {"f(1)", "'f' takes 2 arguments, not 1"},
       {"log2(1, 2)", "'log2' takes 1 argument, not 2"},
-      {"1 +", "test:4:16: expected a value, found 'the end of the file'"},
+      {"1 +", "test:4:16: expected a value, found the end of the file"},
+      {"out[0]", "test:4:13: expected a value, found the buffer 'out'"},
+      {"p + 1", "'p' is not defined here; every program knows r (my rank), P (ranks), root and inplace"},
   };
   for (const auto& [text, expected] : cases) {
     EXPECT_NE(value_of(text).find(expected), std::string::npos) << text << ": " << value_of(text);
@@ -89,12 +91,16 @@ TEST(Parser, ErrorsNameLineColumnAndReason) {
       {"", "t:1:1: a program begins with its collective"},
       {"allreduc ring", "t:1:1: a program begins with its collective (allreduce, broadcast, ...), found 'allreduc'"},
       {"sendrecv x", "t:1:1: a program begins with its collective"},
-      {"allreduce", "t:1:10: expected the algorithm's name"},
-      {"allreduce x\nsend 1", "t:2:7: expected a region such as out[0], found 'the end of the file'"},
+      {"allreduce", "t:1:10: expected the algorithm's name after 'allreduce', found the end of the file"},
+      {"allreduce\nfor k in 0..P { }", "t:2:1: expected the algorithm's name after 'allreduce', found 'for'"},
+      {"allreduce x\nsend 1", "t:2:7: expected a region such as out[0], found the end of the file"},
       {"allreduce x\n  sned 1 out[0]", "t:2:3: expected a statement (let, for, if, step, send, recv or copy)"},
       {"allreduce x\nstep { step { } }", "t:2:8: a step cannot stand inside a step"},
       {"allreduce x\nsend 1 out[0", "t:2:13: expected ']' after the index"},
-      {"allreduce x\nstep { send 1 out[0]", "expected '}' to close the block"},
+      {"allreduce x\nstep { send 1 out[0]", "expected '}' to close the block of line 2, found the end of the file"},
+      {"allreduce x\nstep { } }", "t:2:10: there is no block for this '}' to close"},
+      {"allreduce x\nstep { send 1 out[0]; }", "t:2:21: statements follow each other without ';'"},
+      {"allreduce x\nif r = 0 send 1 out[0]", "t:2:6: '=' defines; to compare, write '=='"},
       {"allreduce x\nfor k in 0..r send 1 out[0]", "t:2:5: the bounds of a loop over steps cannot depend on r"},
       {"allreduce x\nlet v = r/2\nlet w(x) = x + v\nfor k in 0..w(1) step {}", "t:4:5: the bounds of a loop over"},
       {"allreduce x\nfor k in 0..inplace step { }", "cannot depend on r or inplace"},
