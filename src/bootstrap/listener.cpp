@@ -98,8 +98,10 @@ Result<std::shared_ptr<Listener>> Listener::bind(const SocketAddress& at, PortRa
     return std::shared_ptr<Listener>(new Listener(std::move(fd), *local, std::move(advertised)));
   }
   if (in_use != nullptr) *in_use = number == EADDRINUSE;
-  const std::string ports = range.first == range.last ? "" : fmt::format(", ports {}-{}", range.first, range.last);
-  return system_error(number, fmt::format("cannot listen at {}{}", at.format(), ports));
+  std::string ports;
+  if (range.first != 0) ports = fmt::format(", port {}", range.first);
+  if (range.last != range.first) ports = fmt::format(", ports {}-{}", range.first, range.last);
+  return system_error(number, fmt::format("cannot listen at {}{}", at.format_host(), ports));
 }
 
 Result<std::shared_ptr<Listener>> Listener::open(const Config& config) {

@@ -11,7 +11,7 @@
 namespace weft::faults {
 namespace {
 
-constexpr size_t k64Megabytes = 16 << 20;  // floats
+constexpr size_t k64Megabytes = 16 << 20, k256Megabytes = 64 << 20;  // floats
 
 // All-reduces until one fails; its error is kept, and how long the failing call took. Stage 1: the first is done.
 void all_reduce_until_failure(Rank& rank, size_t count) {
@@ -41,7 +41,9 @@ INSTANTIATE_TEST_SUITE_P(On, Death, ::testing::Values("shm", "tcp"), [](const au
 TEST_P(Death, B64_SurvivorsNameTheDeadRank) {
   for (const int victim : {2, 0}) {
     SCOPED_TRACE(victim);
-    Job job(on_transport(4), [](Rank& rank) { all_reduce_until_failure(rank, k64Megabytes); });
+    // The whole size needs two gigabytes for the four ranks.
+    const size_t count = test_full() ? k256Megabytes : k64Megabytes;
+    Job job(on_transport(4), [count](Rank& rank) { all_reduce_until_failure(rank, count); });
     for (int rank = 0; rank < 4; ++rank) ASSERT_TRUE(job.reached(rank, 1));
     sleep_ms(30);
     job.signal(victim, SIGKILL);
@@ -50,7 +52,7 @@ TEST_P(Death, B64_SurvivorsNameTheDeadRank) {
       SCOPED_TRACE("rank " + std::to_string(rank));
       if (rank == victim) continue;
       expect_error(job[rank], weftRemoteError,
-                   {fmt::format("rank {}", victim), "operation ", "allreduce of 16777216 float"});
+                   {fmt::format("rank {}", victim), "operation ", fmt::format("allreduce of {} float", count)});
       EXPECT_EQ(job.status(rank), 0);
     }
   }
@@ -169,6 +171,21 @@ TEST_P(Death, B67_OperationTimeoutIsItsOwnAndCanBeChanged) {
   expect_error(job[0], weftTimeout, {"rank 1", "operation 1", "barrier"}, 3.5);
   EXPECT_GE(job[0].seconds, 1.4);
 }
+TEST_P(Death, B67_AShortTimeoutOfALongJob) {
+  JobOptions options = on_transport(2);
+  options.environment["WEFT_TIMEOUT"] = "60";
+  Job job(options, [](Rank& rank) {
+    weftBarrier(rank.comm, nullptr);
+    if (rank.rank == 1) return rank.wait(0);
+    weftCommSetTimeout(rank.comm, 1000);
+    rank.begin();
+    rank.keep(weftBarrier(rank.comm, nullptr));
+    rank.raise(0);
+  });
+  ASSERT_TRUE(job.finish());
+  expect_error(job[0], weftTimeout, {"rank 1", "operation 1", "barrier"}, 2.0);
+  EXPECT_GE(job[0].seconds, 0.99);
+}
 
 enum class Blocked { small, large, stream, receive };
 
@@ -257,15 +274,15 @@ TEST(AbortOf, B68_ASplitThatWaits) {
 // Barrier, then everybody leaves, rank 0 first or last.
 TEST_P(Death, B69_LeavingInAnyOrderIsQuiet) {
   JobOptions options = on_transport(4);
-  const int rounds = 25;
+  constexpr int kRounds = 500;
   options.environment["WEFT_DEBUG"] = "warn";
   options.environment["WEFT_DEBUG_FILE"] = ::testing::TempDir() + "weft-b69-" + std::to_string(::getpid());
   options.join = false;
-  options.seconds = 40;
+  options.seconds = 100;
   Job job(options, [](Rank& rank) {
-    for (int round = 0; round < rounds; ++round) {
+    for (int round = 0; round < kRounds; ++round) {
       if (rank.join() != weftSuccess || rank.keep(weftBarrier(rank.comm, nullptr)) != weftSuccess) return;
-      if ((round + rank.rank) % 3 == 0) sleep_ms(10);
+      if ((round + rank.rank) % 3 == 0) sleep_ms(round % 20 == 0 ? 10 : 1);
       rank.report.value[0] += weftCommDestroy(rank.comm) == weftSuccess;
       rank.comm = nullptr;
     }
@@ -273,7 +290,7 @@ TEST_P(Death, B69_LeavingInAnyOrderIsQuiet) {
   ASSERT_TRUE(job.finish());
   for (int rank = 0; rank < 4; ++rank) {
     expect_success(job[rank]);
-    EXPECT_EQ(job[rank].value[0], rounds);
+    EXPECT_EQ(job[rank].value[0], kRounds);
   }
   EXPECT_EQ(slurp(options.environment["WEFT_DEBUG_FILE"]), "");
   ::unlink(options.environment["WEFT_DEBUG_FILE"].c_str());

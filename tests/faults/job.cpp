@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
 
@@ -164,7 +165,7 @@ bool Job::reap() {
 bool Job::finish() {
   const auto begun = Steady::now();
   while (!reap()) {
-    if (seconds_since(begun) > options_.seconds) {
+    if (seconds_since(begun) > options_.seconds * (sanitized() ? 4 : 1)) {
       for (int rank = 0; rank < options_.size; ++rank) {
         const Report& report = shared_->reports[rank];
         if (!ended_[static_cast<size_t>(rank)]) {
@@ -220,6 +221,43 @@ bool all_reduce_is_right(weftComm_t comm, int rank, int size, size_t count, weft
 bool sum_is_right(weftComm_t comm, int rank, int size, size_t count) {
   weftResult_t code;
   return all_reduce_is_right(comm, rank, size, count, &code) && code == weftSuccess;
+}
+
+// ---- Exercise
+
+namespace {
+
+// The transport of every wire that was used, as "1:shm 2:tcp".
+std::string wires(weftComm_t comm) {
+  std::string text(1 << 20, ' ');
+  size_t length = text.size();
+  if (weftCommDump(comm, weftDumpJson, text.data(), &length) != weftSuccess) return weftGetLastError(comm);
+  text.resize(length - 1);
+  std::string list;
+  const auto dump = nlohmann::json::parse(text);
+  for (const auto& wire : dump["wires"]) {
+    list +=
+        fmt::format("{}{}:{}", list.empty() ? "" : " ", wire["peer"].get<int>(), wire["transport"].get<std::string>());
+  }
+  return list;
+}
+
+}  // namespace
+
+void exercise(Rank& rank) {
+  for (const size_t count : {size_t{8}, size_t{5000}, size_t{400'000}}) {
+    rank.report.value[0] += sum_is_right(rank.comm, rank.rank, rank.size, count);
+  }
+  std::vector<int> in(static_cast<size_t>(rank.size) * 100, rank.rank), out(in.size());
+  rank.keep(weftAlltoAll(in.data(), out.data(), 100, weftInt32, rank.comm, nullptr));
+  rank.report.value[0] += out.back() == rank.size - 1;
+  if (rank.report.code == weftSuccess) std::strncpy(rank.report.message, wires(rank.comm).c_str(), 1000);
+}
+void expect_exercised(const Job& job, int size) {
+  for (int rank = 0; rank < size; ++rank) {
+    expect_success(job[rank]);
+    EXPECT_EQ(job[rank].value[0], 4) << "rank " << rank;
+  }
 }
 
 }  // namespace weft::faults

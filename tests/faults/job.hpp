@@ -12,9 +12,13 @@
 #include <string>
 #include <vector>
 
+#include "tests/harness/full.hpp"
 #include "weft/weft.h"
 
 namespace weft::faults {
+
+using testing::sanitized;
+using testing::test_full;
 
 // T of the tests, and what counts as in time: T + 2 s, with room for a loaded machine on top where nothing else is
 // said.
@@ -72,7 +76,7 @@ struct JobOptions {
   std::map<int, Environment> of_rank;               // and for one rank
   std::function<void(int rank)> prepare = nullptr;  // in the rank's process, before anything else
   bool join = true;                                 // and leave it when the body is over
-  double seconds = 25;                              // of the watchdog
+  double seconds = 25;                              // of the watchdog; four times that with a sanitizer
 };
 
 class Job {
@@ -120,6 +124,11 @@ void expect_success(const Report& report);
 // Sum over ranks of (rank + 1) in every element, checked to the last; false when a value is wrong.
 bool all_reduce_is_right(weftComm_t comm, int rank, int size, size_t count, weftResult_t* code);
 bool sum_is_right(weftComm_t comm, int rank, int size, size_t count);
+
+// Small and large all-reduces and an all-to-all: four right answers in value[0]. The message is the transport of every
+// wire that was used, as "1:shm 2:tcp".
+void exercise(Rank& rank);
+void expect_exercised(const Job& job, int size);
 
 void set_environment(const Environment& environment);
 double seconds_since(std::chrono::steady_clock::time_point since);

@@ -150,14 +150,6 @@ std::vector<std::optional<int>> wait_for(const std::vector<Child>& children) {
 
 }  // namespace
 
-bool sanitized() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return true;
-#else
-  return false;
-#endif
-}
-
 int patience() { return (sanitized() ? 240 : 90) * (test_full() ? 10 : 1); }
 
 uint64_t test_seed() {
@@ -169,11 +161,6 @@ uint64_t test_seed() {
     return value;
   }();
   return seed;
-}
-
-bool test_full() {
-  const char* given = std::getenv("WEFT_TEST_FULL");
-  return given != nullptr && std::strcmp(given, "0") != 0 && *given != '\0';
 }
 
 // ---- Environment

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "full.hpp"
 #include "weft/weft.h"
 
 namespace weft::testing {
@@ -46,12 +47,9 @@ void run_ranks(Mode mode, int ranks, const RankBody& body, const Variables& vari
 
 // The longest that one of the above may take, in seconds; longer in a sanitizer build.
 int patience();
-bool sanitized();
 
 // One random seed for this run of the tests: WEFT_TEST_SEED, or one that is printed.
 uint64_t test_seed();
-// Whether the whole grids are asked for: WEFT_TEST_FULL.
-bool test_full();
 
 // `bytes` bytes that end `shift` bytes before an inaccessible page (or begin that much after one), in memory that is
 // otherwise painted.

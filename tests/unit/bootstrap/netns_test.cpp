@@ -1,6 +1,5 @@
 // Interface choice and reachability in network namespaces of our own, where they are permitted.
 #include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
@@ -8,13 +7,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <future>
-#include <map>
 #include <utility>
 
 #include "bootstrap/interfaces.hpp"
 #include "bootstrap/join.hpp"
 #include "bootstrap/launch.hpp"
+#include "tests/harness/forwarder.hpp"
 #include "tests/unit/bootstrap/support.hpp"
 
 namespace weft {
@@ -274,37 +272,6 @@ TEST(Netns, B20_SelectionForms) {
   EXPECT_TRUE(contains(misspelt, "WEFT_SOCKET_IFNAME=\"ehto\"") && contains(misspelt, "eth1 10.20.1.1")) << misspelt;
 }
 
-// Carries bytes between a port here and one behind another link, for one connection at a time after the other.
-void forward(Listener& listener, const SocketAddress& to) {
-  std::vector<std::pair<Fd, Fd>> pairs;
-  while (true) {
-    std::vector<pollfd> fds{{.fd = listener.fd(), .events = POLLIN, .revents = 0}};
-    for (const auto& [x, y] : pairs) {
-      fds.push_back({.fd = x.get(), .events = POLLIN, .revents = 0});
-      fds.push_back({.fd = y.get(), .events = POLLIN, .revents = 0});
-    }
-    ::poll(fds.data(), fds.size(), 1000);
-    for (auto& [x, y] : pairs) {
-      for (auto [from, into] : {std::pair(&x, &y), std::pair(&y, &x)}) {
-        char bytes[4096];
-        const ssize_t got = *from ? ::recv(from->get(), bytes, sizeof bytes, MSG_DONTWAIT) : -1;
-        if (got > 0) ::send(into->get(), bytes, size_t(got), MSG_NOSIGNAL);
-        if (got == 0) {
-          x.reset();
-          y.reset();
-        }
-      }
-    }
-    std::erase_if(pairs, [](const auto& pair) { return !pair.first; });
-    while (Fd in = listener.accept()) {
-      auto out = start_connect(to);
-      pollfd entry{.fd = out.ok() ? out->get() : -1, .events = POLLOUT, .revents = 0};
-      ::poll(&entry, 1, 1000);
-      if (out.ok() && (entry.revents & (POLLERR | POLLHUP)) == 0) pairs.emplace_back(std::move(in), std::move(*out));
-    }
-  }
-}
-
 TEST(Netns, B21_PortForwarder) {
   const Apart apart;
   if (!apart.good()) GTEST_SKIP() << "network namespaces are not permitted here";
@@ -320,10 +287,8 @@ TEST(Netns, B21_PortForwarder) {
   EXPECT_TRUE(contains(zero_alone, "rank 1 of 2 never joined")) << zero_alone;
   EXPECT_TRUE(contains(one_alone, "10.1.0.2:") && contains(one_alone, "not to be reached")) << one_alone;
 
-  const Inside forwarder(apart.gate, [] {
-    auto listener = Listener::bind(SocketAddress::parse("10.2.0.1:7000").value());
-    if (listener.ok()) forward(**listener, SocketAddress::parse("10.1.0.2:23000").value());
-    return std::string();
+  const Inside forwarder(apart.gate, []() -> std::string {
+    testing::forward_ports({"10.2.0.1", 7000, "10.1.0.2", 23000});
   });
   Config config;
   config.advertise = "10.2.0.1:7000";
