@@ -185,7 +185,6 @@ void RingWire::recv(RecvRequest& request) {
   std::fill(std::begin(request.scratch), std::end(request.scratch), 0);
   if (!early_.empty() && take_early(request)) return;
   posted_.push(&request);
-  if (connected_) progress_receives();
 }
 
 bool RingWire::check(const MessageId& id, size_t bytes, const RecvRequest& request) {
@@ -284,11 +283,13 @@ bool RingWire::take_front(RingSlot* slot, RecvRequest& request) {
   return request.done;
 }
 
+// A large message is enough for one call: what can be sent once it is there should not wait for the next one.
 bool RingWire::progress_receives() {
-  bool moved = false;
-  while (!posted_.empty() && error_.kind == WireError::Kind::none) {
+  bool moved = false, large = false;
+  while (!large && !posted_.empty() && error_.kind == WireError::Kind::none) {
     RingSlot* slot = rings_.rx.front();
     if (slot == nullptr) break;
+    large = slot->kind == SlotKind::view;
     const uint64_t key = slot->id().key();
     RecvRequest* previous = nullptr;
     RecvRequest* request = posted_.head();

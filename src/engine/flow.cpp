@@ -58,6 +58,7 @@ bool Flow::start(const Launch& launch) {
     if (wire == nullptr) return false;
     lanes_.push_back({wire, Cursor(schedule, queue, tiles_), queue.verb == Verb::send, 0});
   }
+  std::stable_partition(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.is_send; });
   missing_.resize(size_t{window_} * plan_->ops.size());
   left_.assign(window_, 0);
   for (uint32_t tile = 0; tile < std::min(window_, tiles_); ++tile) open_tile(tile);
@@ -104,6 +105,11 @@ bool Flow::post(Lane& lane) {
       complete(op, tile);
     } else {
       launch_node(lane, op, tile, bytes);
+      // It was there already, and has cost its time: what can be sent now goes first.
+      if (!lane.is_send && busy_.back()->done()) {
+        lane.cursor.next();
+        break;
+      }
     }
   }
   return moved;

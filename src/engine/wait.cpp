@@ -28,6 +28,7 @@ bool Engine::pause(Wait& wait, const SmallRun* small) {
     relax();
     return true;
   }
+  if (small != nullptr && guests_.load() > 0) give_way();
   const auto now = Clock::now();
   if (!wait.begun_) {
     wait.begun_ = true;
@@ -40,7 +41,8 @@ bool Engine::pause(Wait& wait, const SmallRun* small) {
   if (comm_.failed()) return false;
   bool moved = comm_.progress_connections();
   // A small call has the engine to itself, but others may hand over operations that its peers wait for first.
-  moved |= small != nullptr && (inbox_size_.load() != 0 || !active_.empty()) ? progress() : comm_.progress_wires();
+  const bool alone = small != nullptr && inbox_size_.load() == 0 && active_.empty();
+  moved |= alone ? comm_.progress_wires() : progress();
   if (now - wait.ticked_ >= kTick || comm_.abort_requested.load(std::memory_order_relaxed)) {
     wait.ticked_ = now;
     if (!tick(wait, small)) return false;
@@ -64,7 +66,7 @@ void Engine::sleep(Wait& wait) {
   const int longest =
       static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(wait.longest_sleep_ms_, comm_.timeout_ms.load() / 8)));
   sleeping_.store(true, std::memory_order_seq_cst);
-  if (inbox_size_.load() == 0 && !comm_.abort_requested.load() && comm_.arm_wires()) {
+  if (inbox_size_.load() == 0 && guests_.load() == 0 && !comm_.abort_requested.load() && comm_.arm_wires()) {
     comm_.poller().wait(std::min(wait.sleep_ms_, longest));
     comm_.disarm_wires();
     wait.sleep_ms_ = std::min(2 * wait.sleep_ms_, longest);
@@ -72,6 +74,21 @@ void Engine::sleep(Wait& wait) {
   sleeping_.store(false);
   uint64_t rings;
   (void)!::read(bell_.get(), &rings, sizeof rings);
+}
+
+std::unique_lock<std::mutex> Engine::visit() {
+  guests_.fetch_add(1);
+  if (sleeping_.load()) wake();
+  std::unique_lock lock(mutex_);
+  guests_.fetch_sub(1);
+  return lock;
+}
+
+// Of a small call, in the midst of it: others may move the engine on meanwhile, but not begin another one.
+void Engine::give_way() {
+  mutex_.unlock();
+  while (guests_.load() > 0) ::sched_yield();
+  mutex_.lock();
 }
 
 void Engine::wake() {
@@ -121,7 +138,7 @@ bool Engine::tick(Wait& wait, const SmallRun* small) {
 
 bool Engine::try_progress() {
   std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return false;
+  if (!lock.owns_lock() || guests_.load() > 0) return false;
   bool moved = progress();
   const auto now = Clock::now();
   if (now - background_.ticked_ >= kTick && oldest() != nullptr) {
