@@ -221,8 +221,13 @@ Status Comm::find_nodes(Deadline deadline) {
     quotas[machine] = std::max(quotas[machine], quota);
   }
   for (size_t machine = 0; machine < members.size(); ++machine) {
-    topology_.oversubscribed =
-        topology_.oversubscribed || members[machine] > std::min(quotas[machine], cores[machine].count());
+    const size_t usable = std::min(quotas[machine], cores[machine].count());
+    if (members[machine] <= usable) continue;
+    topology_.oversubscribed = true;
+    if (static_cast<int>(machine) == rank_) {
+      log(LogLevel::info, "{} ranks share {} core{} of this machine: who waits yields it", members[machine], usable,
+          usable == 1 ? "" : "s");
+    }
   }
   topology_.one_process = std::all_of(members_.begin(), members_.end(), [&](const Member& member) {
     return member.process == members_[0].process && member.host == members_[0].host;

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <fstream>
 
 #include "tests/faults/job.hpp"
 
@@ -206,6 +207,27 @@ TEST(Cores, B35_HelperThreadsStayInsideTheMask) {
     EXPECT_EQ(job[rank].code, weftSuccess);
     EXPECT_EQ(job[rank].message, fmt::format("{}\n", last_core()));
   }
+}
+
+// A container's quota of processor time counts as so many cores.
+TEST(Cores, B35_AQuotaIsCounted) {
+  NEEDS_UNSHARE(CLONE_NEWNS);
+  const std::string log = fmt::format("{}weft-b35-{}", ::testing::TempDir(), ::getpid());
+  Job job({.size = 3,
+           .environment = {{"WEFT_DEBUG", "info"}, {"WEFT_DEBUG_FILE", log}},
+           .prepare =
+               [](int) {
+                 if (!unshared(CLONE_NEWNS) || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+                     ::mount("tmpfs", "/sys/fs/cgroup", "tmpfs", 0, "size=1m") != 0) {
+                   ::_exit(99);
+                 }
+                 std::ofstream("/sys/fs/cgroup/cpu.max") << "100000 100000\n";
+               }},
+          exercise);
+  ASSERT_TRUE(job.finish());
+  expect_exercised(job, 3);
+  EXPECT_NE(slurp(log).find("3 ranks share 1 core of this machine"), std::string::npos) << slurp(log);
+  ::unlink(log.c_str());
 }
 
 TEST(Cores, B36_EightRanksOnOneCore) {

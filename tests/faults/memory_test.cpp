@@ -59,6 +59,36 @@ TEST_P(Descriptors, B33_TheLimitIsRaised) {
   expect_success(job[0]);
 }
 
+// Sixteen processes: 64 are enough for each of them; with less, all learn what was lacking, and where.
+TEST_P(Descriptors, B33_SixteenProcesses) {
+  for (const rlim_t most : {24, 64, 8192}) {
+    SCOPED_TRACE(most);
+    JobOptions options{.size = 16, .environment = {{"WEFT_TRANSPORT", GetParam()}}};
+    options.prepare = [most](int) {
+      const rlimit limit{std::min(most, rlim_t{64}), most};
+      ::setrlimit(RLIMIT_NOFILE, &limit);
+    };
+    options.join = false;
+    Job job(options, [](Rank& rank) {
+      std::vector<int> in(16, rank.rank), out(16, -1);
+      if (rank.join() != weftSuccess) return;
+      rank.begin();
+      rank.keep(weftAlltoAll(in.data(), out.data(), 1, weftInt32, rank.comm, nullptr));
+      rank.report.value[0] = out[15] == 15;
+    });
+    ASSERT_TRUE(job.finish());
+    for (int rank = 0; rank < 16; ++rank) {
+      if (most == 24) {
+        EXPECT_TRUE(job[rank].code == weftSystemError || job[rank].code == weftRemoteError) << job[rank].code;
+        expect_error(job[rank], static_cast<weftResult_t>(job[rank].code), {"24 open files", "ulimit -n"});
+      } else {
+        expect_success(job[rank]);
+        EXPECT_TRUE(job[rank].value[0]);
+      }
+    }
+  }
+}
+
 long threads_of_this_process() { return static_cast<long>(count_entries("/proc/self/task")); }
 long maps_of_this_process() {
   const std::string maps = slurp("/proc/self/maps");
