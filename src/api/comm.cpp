@@ -208,11 +208,10 @@ Status split(weftComm* parent, int color, int key, weftComm** to, const weftConf
   std::string label;
   auto merged = merged_config(comm.config(), config, &label, &handle->blocking);
   if (!merged.ok()) return merged.status();
-  // What was called before goes on to its end first: while the ranks meet, nothing on this communicator moves.
-  WEFT_RETURN_IF_ERROR(drain(parent));
   const Deadline deadline = Deadline::after(std::chrono::milliseconds(merged->init_timeout_ms));
 
-  std::unique_lock lock(comm.engine().mutex());
+  const std::lock_guard one_at_a_time(parent->splitting);
+  std::unique_lock lock = comm.engine().visit();
   if (comm.failed()) return comm.status();
   std::shared_ptr<Listener> listener;
   if (color >= 0 && comm.size() > 1) {
@@ -221,7 +220,12 @@ Status split(weftComm* parent, int color, int key, weftComm** to, const weftConf
     listener = *opened;
   }
   const std::string mine = fmt::format("{} {} {}", color, key, listener == nullptr ? "-" : listener->address());
-  auto all = comm.bootstrap().all_gather(mine, deadline);
+  // Calls under way go on while the ranks meet: one that comes to this last may have to end them first.
+  auto all = comm.bootstrap().all_gather(mine, deadline, [&](const std::function<void()>& wait) {
+    lock.unlock();
+    wait();
+    lock = comm.engine().visit();
+  });
   if (!all.ok()) return all.status();
   const uint32_t child = comm.next_child();
   lock.unlock();
@@ -275,7 +279,7 @@ Status shrink(weftComm* parent, const int* excluded, int count, weftComm** to, c
   if (flags & WEFT_SHRINK_ABORT) {
     comm.abort_requested.store(true);
     comm.engine().wake();
-    std::lock_guard lock(comm.engine().mutex());
+    const auto lock = comm.engine().visit();
     comm.fail(error(weftAborted, "weftCommShrink ended what was in flight"), false);
   }
   auto handle = std::make_unique<weftComm>();
@@ -378,7 +382,7 @@ weftResult_t weftCommDestroy(weftComm_t comm) {
     if (comm->init.joinable()) comm->init.join();
     if (comm->comm != nullptr) {
       (void)weft::finalize(comm);
-      std::lock_guard lock(comm->comm->engine().mutex());
+      const auto lock = comm->comm->engine().visit();
       comm->comm->leave();
     }
     delete comm;
@@ -395,8 +399,7 @@ weftResult_t weftCommAbort(weftComm_t comm) {
     if (inner.forked()) return weft::check_ready(comm);
     inner.abort_requested.store(true);
     inner.engine().wake();
-    // Whoever is in the engine leaves it at its next look, within milliseconds.
-    std::lock_guard lock(inner.engine().mutex());
+    const auto lock = inner.engine().visit();
     inner.fail(error(weftAborted, "weftCommAbort was called on rank {}", inner.rank()), true);
     inner.set_phase(weft::CommPhase::aborted);
     return {};

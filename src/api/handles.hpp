@@ -41,6 +41,7 @@ struct weftComm {
   std::atomic<bool> ready{false};
   weft::Status init_status;                // valid once ready
   std::unique_ptr<weftStream> own_stream;  // carries the calls of a non-blocking communicator
+  std::mutex splitting;                    // one split at a time: in the order of its threads
   std::mutex mutex;                        // of what follows
   std::map<int, PreMulSum> ops;
   int next_op = weftNumOps;

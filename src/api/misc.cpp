@@ -112,7 +112,7 @@ weftResult_t weftCommGetStats(weftComm_t comm, weftStats_t* stats) {
     if (stats == nullptr || stats->size < sizeof(weftStats_t)) {
       return error(weftInvalidArgument, "stats is NULL, or its size is not set to sizeof(weftStats_t)");
     }
-    std::lock_guard lock(comm->comm->engine().mutex());
+    const auto lock = comm->comm->engine().visit();
     const weft::CommCounters counters = comm->comm->counters();
     stats->operations = counters.operations;
     stats->bytesSent = stats->bytesReceived = stats->messagesSent = stats->messagesReceived = 0;
@@ -134,7 +134,7 @@ weftResult_t weftCommDump(weftComm_t comm, weftDumpFormat_t format, char* buffer
     }
     std::string text;
     {
-      std::lock_guard lock(comm->comm->engine().mutex());
+      const auto lock = comm->comm->engine().visit();
       const weft::CommCounters counters = comm->comm->counters();
       const auto recorder = comm->comm->recorder().snapshot();
       text = format == weftDumpJson ? weft::counters_json(counters, recorder)

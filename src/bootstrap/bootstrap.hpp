@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,8 +54,12 @@ class Bootstrap {
   // A random number that the root made for this join, the same on all ranks: ids that a launcher's variables make come
   // out the same each time in one job, this does not.
   virtual uint64_t session() const { return 0; }
-  // Collective: every rank's bytes, by rank. Errors name the ranks that did not take part, or that were lost.
-  virtual Result<std::vector<std::string>> all_gather(const std::string& mine, Deadline deadline) = 0;
+  // Runs `wait`, which touches nothing of the bootstrap: another thread may use its control plane meanwhile.
+  using Pause = std::function<void(const std::function<void()>& wait)>;
+  // Collective: every rank's bytes, by rank. Errors name the ranks that did not take part, or that were lost. Where it
+  // waits it does so inside `pause`, if there is one.
+  virtual Result<std::vector<std::string>> all_gather(const std::string& mine, Deadline deadline,
+                                                      const Pause& pause = {}) = 0;
 
   // A round ends within a fraction of a second, with weftAborted, once the flag is set; any thread may set it.
   void cancel_when(const std::atomic<bool>* flag) { cancel_ = flag; }
@@ -73,7 +78,8 @@ class Bootstrap {
   Status cancellation() const {
     return error(weftAborted, "weftCommAbort was called on rank {} while it set up", rank());
   }
-  static constexpr int kLookMs = 100;  // how often a round looks at the flag
+  static constexpr int kLookMs = 100;      // how often a round looks at the flag
+  static constexpr int kPausedLookMs = 2;  // and at what another thread may have taken in for it
 
  private:
   const std::atomic<bool>* cancel_ = nullptr;

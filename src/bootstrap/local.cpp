@@ -37,7 +37,7 @@ class Local final : public Bootstrap {
   int fd() const override { return -1; }
   void leave() override { go(Presence::left); }
 
-  Result<std::vector<std::string>> all_gather(const std::string& mine, Deadline deadline) override {
+  Result<std::vector<std::string>> all_gather(const std::string& mine, Deadline deadline, const Pause& pause) override {
     std::unique_lock lock(shared_->mutex);
     if (shared_->presence[size_t(rank_)] != Presence::here) {
       return error(weftInvalidUsage, "rank {} has left the communicator", rank_);
@@ -49,7 +49,12 @@ class Local final : public Bootstrap {
       if (Status status = check(round, false); !status.ok()) return status;
       if (cancelled()) return cancellation();
       if (deadline.passed()) return check(round, true);
-      shared_->changed.wait_for(lock, std::chrono::milliseconds(deadline.left_ms(kLookMs)));
+      const auto wait = [&] {
+        shared_->changed.wait_for(lock, std::chrono::milliseconds(deadline.left_ms(kLookMs)));
+        lock.unlock();  // pause may take a lock that others hold while they want this one
+      };
+      pause ? pause(wait) : wait();
+      lock.lock();
     }
     if (shared_->completed != round) {
       return error(weftTimeout, "rank {} came too late: the others are at a later round", rank_);

@@ -1,5 +1,6 @@
 #include "bootstrap/star.hpp"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -89,6 +90,15 @@ void Star::pump(int timeout_ms) {
     if ((ready[i].events & EPOLLOUT) != 0) queue(peer, nullptr);
     if ((ready[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) read_link(peer);
   }
+}
+
+void Star::wait(int timeout_ms, const Pause& pause) {
+  if (!pause) return pump(timeout_ms);
+  pause([this, timeout_ms] {
+    pollfd ready{.fd = epoll_.get(), .events = POLLIN, .revents = 0};
+    ::poll(&ready, 1, std::min(timeout_ms, kPausedLookMs));
+  });
+  pump(0);
 }
 
 void Star::read_link(int peer) {
@@ -219,7 +229,7 @@ void Star::push(Control control) {
 
 // ---- rounds
 
-Result<std::vector<std::string>> Star::all_gather(const std::string& mine, Deadline deadline) {
+Result<std::vector<std::string>> Star::all_gather(const std::string& mine, Deadline deadline, const Pause& pause) {
   if (left_ || ::getpid() != pid_) {
     return error(weftInvalidUsage, "rank {} has left the communicator, or was forked off it", options_.rank);
   }
@@ -228,7 +238,7 @@ Result<std::vector<std::string>> Star::all_gather(const std::string& mine, Deadl
     return error(weftInvalidArgument, "bootstrap all_gather of {} bytes from rank {} is above the limit of {}",
                  mine.size(), options_.rank, kMaxGather / static_cast<size_t>(options_.size));
   }
-  return is_root() ? gather_as_root(mine, deadline) : gather_as_member(mine, deadline);
+  return is_root() ? gather_as_root(mine, deadline, pause) : gather_as_member(mine, deadline, pause);
 }
 
 Status Star::missing(const std::vector<int>& ranks, Presence how) const {
@@ -246,7 +256,7 @@ Status Star::missing(const std::vector<int>& ranks, Presence how) const {
   return error(weftRemoteError, "{} died or closed its connection", list);
 }
 
-Star::Gathered Star::gather_as_root(const std::string& mine, Deadline deadline) {
+Star::Gathered Star::gather_as_root(const std::string& mine, Deadline deadline, const Pause& pause) {
   std::vector<std::string> all(static_cast<size_t>(options_.size));
   const auto fail = [this](const Status& why) -> Gathered {
     std::string body;
@@ -269,7 +279,7 @@ Star::Gathered Star::gather_as_root(const std::string& mine, Deadline deadline) 
     if (awaited.empty()) break;
     if (cancelled()) return fail(cancellation());
     if (deadline.passed()) return fail(missing(awaited, Presence::here));
-    pump(deadline.left_ms(kLookMs));
+    wait(deadline.left_ms(kLookMs), pause);
   }
   size_t total = 0;
   std::string body;
@@ -301,7 +311,7 @@ Status Star::flush_all(Deadline deadline) {
   }
 }
 
-Star::Gathered Star::gather_as_member(const std::string& mine, Deadline deadline) {
+Star::Gathered Star::gather_as_member(const std::string& mine, Deadline deadline, const Pause& pause) {
   const auto root = static_cast<size_t>(options_.root);
   std::string body;
   put(body, round_);
@@ -316,7 +326,7 @@ Star::Gathered Star::gather_as_member(const std::string& mine, Deadline deadline
     if (presence_[root] != Presence::here) return missing({options_.root}, presence_[root]);
     if (cancelled()) return cancellation();
     if (patience.passed()) return missing({options_.root}, Presence::here);
-    pump(patience.left_ms(kLookMs));
+    wait(patience.left_ms(kLookMs), pause);
   }
 }
 

@@ -30,7 +30,7 @@ class Star final : public Bootstrap {
   int size() const override { return options_.size; }
   int root() const override { return options_.root; }
   uint64_t session() const override { return options_.session; }
-  Result<std::vector<std::string>> all_gather(const std::string& mine, Deadline deadline) override;
+  Result<std::vector<std::string>> all_gather(const std::string& mine, Deadline deadline, const Pause& pause) override;
   void send(const std::string& text) override;
   std::optional<Control> poll() override;
   int fd() const override { return epoll_.get(); }
@@ -44,6 +44,7 @@ class Star final : public Bootstrap {
   bool is_root() const { return options_.rank == options_.root; }
   Status watch();
   void pump(int timeout_ms);
+  void wait(int timeout_ms, const Pause& pause);
   void read_link(int peer);
   void handle(int peer, Frame frame);
   void handle_as_root(int peer, const Frame& frame);
@@ -54,8 +55,8 @@ class Star final : public Bootstrap {
   void queue(int peer, const SharedBytes& frame);
   void relay(int except, const SharedBytes& frame);
   void want_writes(int peer, bool on);
-  Gathered gather_as_root(const std::string& mine, Deadline deadline);
-  Gathered gather_as_member(const std::string& mine, Deadline deadline);
+  Gathered gather_as_root(const std::string& mine, Deadline deadline, const Pause& pause);
+  Gathered gather_as_member(const std::string& mine, Deadline deadline, const Pause& pause);
   Status flush_all(Deadline deadline);
   Status missing(const std::vector<int>& ranks, Presence how) const;
   std::string name(int peer) const;

@@ -159,6 +159,10 @@ Status Engine::wait_all(const std::vector<std::pair<Comm*, OperationPtr>>& opera
   for (int idle = 0; !all_done();) {
     bool moved = false, driving = false;
     for (Place& place : places) {
+      if (place.comm->engine().guests_.load() > 0) {
+        if (place.lock.owns_lock()) place.lock.unlock();
+        continue;
+      }
       if (!place.lock.owns_lock() && !place.lock.try_lock()) continue;
       driving = true;
       moved |= place.comm->engine().progress();
@@ -500,7 +504,7 @@ const Operation* Engine::oldest() const {
 // ---- Blocking calls
 
 Status Engine::run(Call& call) {
-  if (std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) {
+  if (std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock() && guests_.load() == 0) {
     if (armed_) disarm();
     Status status;
     if (try_small(call, &status)) return status;

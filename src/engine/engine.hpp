@@ -105,7 +105,9 @@ class Engine {
   // What this rank called as a collective that is over, as far back as is remembered. Lock held.
   std::optional<Doing> past(uint32_t sequence) const;
 
-  std::mutex& mutex() { return mutex_; }
+  // The lock, for one who needs the engine for a moment: whoever waits in it gives way at its next pause, so that this
+  // does not wait for the end of a call.
+  std::unique_lock<std::mutex> visit();
   uint64_t operations() const { return operations_.load(std::memory_order_relaxed); }
   uint64_t failures() const { return failures_.load(std::memory_order_relaxed); }
   // Ends everything in flight; lock held.
@@ -140,6 +142,7 @@ class Engine {
   // One pause of a waiter that found nothing. False: the communicator has failed.
   bool pause(Wait& wait, const SmallRun* small);
   void sleep(Wait& wait);
+  void give_way();
   void disarm();
   Doing doing(const Operation& operation) const;
   // The operation that has waited longest, as the others see this rank.
@@ -149,7 +152,9 @@ class Engine {
 
   Comm& comm_;
   std::mutex mutex_;
-  std::mutex inbox_mutex_;  // of inbox_ and the point-to-point sequence numbers
+  std::atomic<int> guests_{0};  // in visit(): nobody else takes the lock anew
+  bool in_small_ = false;       // a small call runs, though it may have given way for the moment
+  std::mutex inbox_mutex_;      // of inbox_ and the point-to-point sequence numbers
   std::vector<OperationPtr> inbox_;
   std::atomic<size_t> inbox_size_{0};
   std::vector<OperationPtr> active_;

@@ -65,7 +65,7 @@ const SmallRecord* Engine::small_record(const Call& call) {
 
 // Nothing else is in flight, so that a small call may have the engine to itself.
 bool Engine::idle() const {
-  return active_.empty() && turns_.load(std::memory_order_relaxed) < kUnstarted && !comm_.failed() &&
+  return active_.empty() && !in_small_ && turns_.load(std::memory_order_relaxed) < kUnstarted && !comm_.failed() &&
          !comm_.abort_requested.load(std::memory_order_relaxed);
 }
 
@@ -78,7 +78,7 @@ bool Engine::try_small(const Call& call, Status* status) {
 
 bool Engine::run_known(const CallHead& call, Status* status) {
   std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return false;
+  if (!lock.owns_lock() || guests_.load(std::memory_order_relaxed) > 0) return false;
   if (armed_) disarm();
   const SmallCache::Entry* entry = small_.find(SmallCache::key_of(call));
   const SmallRecord* record = entry == nullptr ? nullptr : entry->quick(call);
@@ -92,7 +92,9 @@ bool Engine::run_small(const SmallRecord& record, const CallHead& call, Status* 
   const bool traced = trace_enabled();
   const uint64_t begun = traced ? ticks_now() : 0;
   const uint64_t ticket = small_ticket_ = comm_.recorder().begin(record.shape, sequence, OpState::running, begun);
+  in_small_ = true;
   const bool ok = run_ops(record, call, sequence);
+  in_small_ = false;
   if (ok) {
     comm_.recorder().done(ticket);
     past_[sequence % past_.size()] = {sequence, record.signature};

@@ -255,6 +255,49 @@ TEST_P(Groups, SplitWithWorkUnderWay) {
   });
 }
 
+// A message goes on while both its ranks split the communicator: where one waits for it, and where the split waits.
+TEST_P(Groups, SplitWhileAnotherThreadTalks) {
+  run(2, [](int rank, weftComm_t comm) {
+    constexpr size_t kCount = 200000;
+    std::vector<int> data(kCount, rank);
+    std::thread other([&] {
+      if (rank == 0) {
+        WEFT_EXPECT_OK(weftRecv(data.data(), kCount, weftInt32, 1, comm, nullptr), comm);
+      } else {
+        ::usleep(100000);
+        WEFT_EXPECT_OK(weftSend(data.data(), kCount, weftInt32, 0, comm, nullptr), comm);
+      }
+    });
+    if (rank == 0) ::usleep(50000);
+    weftComm_t part = nullptr;
+    WEFT_EXPECT_OK(weftCommSplit(comm, 0, 0, &part, nullptr), comm);
+    other.join();
+    EXPECT_EQ(data, std::vector<int>(kCount, 1));
+    WEFT_EXPECT_OK(weftCommDestroy(part), nullptr);
+  });
+}
+
+// What was enqueued before a split may need a call that a peer makes after it.
+TEST_P(Groups, SplitBeforeTheOtherSideOfAMessage) {
+  run(2, [](int rank, weftComm_t comm) {
+    weftStream_t stream = nullptr;
+    weftComm_t part = nullptr;
+    int value = rank;
+    WEFT_ASSERT_OK(weftStreamCreate(&stream), nullptr);
+    if (rank == 0) {
+      WEFT_EXPECT_OK(weftRecv(&value, 1, weftInt32, 1, comm, stream), comm);
+    }
+    WEFT_EXPECT_OK(weftCommSplit(comm, 0, 0, &part, nullptr), comm);
+    if (rank == 1) {
+      WEFT_EXPECT_OK(weftSend(&value, 1, weftInt32, 0, comm, nullptr), comm);
+    }
+    WEFT_EXPECT_OK(weftStreamSynchronize(stream), nullptr);
+    EXPECT_EQ(value, 1);
+    WEFT_EXPECT_OK(weftStreamDestroy(stream), nullptr);
+    WEFT_EXPECT_OK(weftCommDestroy(part), nullptr);
+  });
+}
+
 // Shrink while all are well: the ranks that stay are numbered anew; the old communicator still works.
 TEST_P(Groups, ShrinkWithoutALoss) {
   run(4, [](int rank, weftComm_t comm) {
