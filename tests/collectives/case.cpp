@@ -77,11 +77,14 @@ std::vector<size_t> v_counts(const Case& call, int rank, bool in) {
   return counts;
 }
 
-// Guarded memory, or what weftMemAlloc gave.
+// Guarded memory, or what weftMemAlloc or an arena gave.
 class Memory {
  public:
-  Memory(size_t bytes, bool shared, uint64_t random) {
-    if (shared && bytes > 0) {
+  Memory(size_t bytes, bool shared, uint64_t random, Arena* arena) {
+    if (arena != nullptr) data_ = arena->take(bytes, (random >> 8) % 71);
+    if (data_ != nullptr) {
+      // its gaps are the arena's to check
+    } else if (shared && bytes > 0) {
       EXPECT_EQ(weftMemAlloc(&shared_, bytes), weftSuccess);
       data_ = static_cast<std::byte*>(shared_);
     } else {
@@ -98,7 +101,7 @@ class Memory {
   }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
-  std::byte* data() { return data_; }
+  std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
   ::testing::AssertionResult whole() const {
     return guarded_.empty() ? ::testing::AssertionSuccess() : guarded_[0].whole();
@@ -120,6 +123,16 @@ struct Arrays {
     }
   }
 };
+
+// To oneself inside a group, the caller's.
+weftResult_t issue_message(const Case& call, const Side& ins, const Side& outs, const void* in, void* out,
+                           weftComm_t comm, weftStream_t stream) {
+  if (outs.exists) {
+    const weftResult_t result = weftRecv(out, call.count, call.type, call.root, comm, stream);
+    if (result != weftSuccess || !ins.exists) return result;
+  }
+  return weftSend(in, call.count, call.type, call.peer, comm, stream);
+}
 
 weftResult_t issue(const Case& call, const Side& ins, const Side& outs, const void* in, void* out, weftRedOp_t op,
                    weftComm_t comm, weftStream_t stream) {
@@ -160,9 +173,10 @@ weftResult_t issue(const Case& call, const Side& ins, const Side& outs, const vo
     case Collective::scatterv:
       return weftScatterv(in, array(of_in.counts), array(of_in.displs), out, out_first, call.type, call.root, comm,
                           stream);
-    default:
-      return weftInternalError;
+    case Collective::sendrecv:
+      return issue_message(call, ins, outs, in, out, comm, stream);
   }
+  return weftInternalError;
 }
 
 // Elements from the start of the one buffer to the start of the other, for a call in place.
@@ -220,6 +234,7 @@ std::string describe(const Case& call) {
     text += fmt::format(" {}{}", call.op == weftNumOps ? "premulsum" : kOps[call.op], call.wide ? " wide" : "");
   }
   if (has_root(call.collective)) text += fmt::format(" root {}", call.root);
+  if (call.collective == Collective::sendrecv) text += fmt::format(" from {} to {}", call.root, call.peer);
   return text + fmt::format(", {} ranks, in place {:#x}, {}{}{}, seed {:#x}", call.ranks, call.in_place,
                             kPatterns[static_cast<int>(call.pattern)], call.stream ? ", stream" : "",
                             call.shared_memory ? ", shared" : "", call.seed);
@@ -228,6 +243,7 @@ std::string describe(const Case& call) {
 Side in_side(const Case& call, int rank) {
   switch (call.collective) {
     case Collective::broadcast:
+    case Collective::sendrecv:
       return rank == call.root ? one_block(call.count) : Side{};
     case Collective::reducescatter:
     case Collective::alltoall:
@@ -254,6 +270,8 @@ Side out_side(const Case& call, int rank) {
   switch (call.collective) {
     case Collective::reduce:
       return rank == call.root ? one_block(call.count) : Side{};
+    case Collective::sendrecv:
+      return rank == call.peer ? one_block(call.count) : Side{};
     case Collective::allgather:
     case Collective::alltoall:
       return even_blocks(call.ranks, call.count);
@@ -309,7 +327,7 @@ Expectation::Expectation(const Case& call, const Program* program)
                             call.collective == Collective::alltoallv || call.collective == Collective::scatter ||
                             call.collective == Collective::scatterv;
       const bool from_root = call.collective == Collective::broadcast || call.collective == Collective::scatter ||
-                             call.collective == Collective::scatterv;
+                             call.collective == Collective::scatterv || call.collective == Collective::sendrecv;
       const int source = from_root ? call.root : static_cast<int>(block);
       const Block from =
           in_side(call, reduces(call.collective) ? rank : source).blocks[scatters ? static_cast<size_t>(rank) : 0];
@@ -325,61 +343,138 @@ Expectation::Expectation(const Case& call, const Program* program)
 }
 
 void Expectation::run(int rank, weftComm_t comm, weftStream_t stream) const {
-  const std::string what = fmt::format("rank {}: {}, {}", rank, describe(call_), algorithm_);
-  const Side ins = in_side(call_, rank), outs = out_side(call_, rank);
-  const size_t element = type_bytes(call_.type);
-  const bool on_spot =
-      (call_.in_place >> rank & 1) != 0 && ins.exists && outs.exists && call_.collective != Collective::alltoallv;
-  const Overlap overlap = on_spot ? overlap_of(call_, rank, ins, outs) : Overlap{};
-  const size_t in_bytes = ins.extent * element, out_bytes = outs.extent * element;
-  const size_t one_bytes = std::max(overlap.in * element + in_bytes, overlap.out * element + out_bytes);
-  const uint64_t random = draw(call_.seed, 4, static_cast<uint64_t>(rank));
-  Memory first(on_spot ? one_bytes : in_bytes, call_.shared_memory, random);
-  Memory second(on_spot ? 0 : out_bytes, call_.shared_memory, random >> 20);
-  std::byte* in = first.data() + overlap.in * element;
-  std::byte* out = on_spot ? first.data() + overlap.out * element : second.data();
+  Part part(*this, rank);
+  const weftStream_t on = call_.stream ? stream : nullptr;
+  WEFT_EXPECT_OK(part.issue(comm, on), comm) << part.what();
+  if (on != nullptr) {
+    WEFT_EXPECT_OK(weftStreamSynchronize(on), comm) << part.what();
+  }
+  part.check();
+}
 
-  const std::vector<std::byte> input = input_of(call_, rank);
+// ---- Arena
+
+Arena::Arena(void* base, size_t bytes)
+    : base_(static_cast<std::byte*>(base)), next_(base_), end_(base_ + bytes), gaps_{{base_, end_}} {
+  (void)give_back();
+}
+
+std::byte* Arena::take(size_t bytes, size_t shift) {
+  constexpr size_t kGap = 64;
+  if (static_cast<size_t>(end_ - next_) < bytes + shift + kGap) return nullptr;
+  std::byte* data = next_ + shift;
+  gaps_.back() = {next_, data};
+  next_ = data + bytes;
+  gaps_.emplace_back(next_, end_);
+  return data;
+}
+
+bool Arena::give_back() {
+  const bool whole = std::all_of(gaps_.begin(), gaps_.end(), [this](const auto& gap) {
+    const auto painted = [](std::byte byte) { return byte == GuardedBuffer::kPaint; };
+    return std::all_of(gap.first, gap.second, painted);
+  });
+  std::fill(base_, end_, GuardedBuffer::kPaint);
+  next_ = base_;
+  gaps_ = {{base_, end_}};
+  return whole;
+}
+
+// ---- A rank's part
+
+struct Part::State {
+  State(const Expectation& expectation, int rank, Arena* arena);
+  void put_input(const std::vector<std::byte>& input);
+  void expect(const std::vector<std::byte>& result);
+  void same(const Memory& memory, const std::vector<std::byte>& after, const char* which) const;
+
+  const Case& call;
+  const int rank;
+  const std::string what;
+  const Side ins, outs;
+  const size_t element;
+  const bool on_spot;
+  const Overlap overlap;
+  const uint64_t random;
+  Memory first, second;
+  std::byte *in, *out;
+  std::vector<std::byte> first_after, second_after;  // all memory once the call is over
+};
+
+Part::State::State(const Expectation& expectation, int rank_, Arena* arena)
+    : call(expectation.call()),
+      rank(rank_),
+      what(fmt::format("rank {}: {}, {}", rank, describe(call), expectation.algorithm())),
+      ins(in_side(call, rank)),
+      outs(out_side(call, rank)),
+      element(type_bytes(call.type)),
+      on_spot((call.in_place >> rank & 1) != 0 && ins.exists && outs.exists &&
+              call.collective != Collective::alltoallv && call.collective != Collective::sendrecv),
+      overlap(on_spot ? overlap_of(call, rank, ins, outs) : Overlap{}),
+      random(draw(call.seed, 4, static_cast<uint64_t>(rank))),
+      first(on_spot ? element * std::max(overlap.in + ins.extent, overlap.out + outs.extent) : ins.extent * element,
+            call.shared_memory, random, arena),
+      second(on_spot ? 0 : outs.extent * element, call.shared_memory, random >> 20, arena),
+      in(first.data() + overlap.in * element),
+      out(on_spot ? first.data() + overlap.out * element : second.data()) {
+  put_input(input_of(call, rank));
+  expect(expectation.result(rank));
+}
+
+void Part::State::put_input(const std::vector<std::byte>& input) {
   for (const Block& block : ins.blocks) {
     if (block.count > 0)
       std::memcpy(in + block.at * element, input.data() + block.first * element, block.count * element);
   }
-  // What all memory is to be afterwards: as before but for the blocks of `out`.
-  std::vector<std::byte> first_after(first.data(), first.data() + first.bytes());
-  std::vector<std::byte> second_after(second.data(), second.data() + second.bytes());
+}
+
+// As before the call but for the blocks of `out`.
+void Part::State::expect(const std::vector<std::byte>& result) {
+  first_after.assign(first.data(), first.data() + first.bytes());
+  second_after.assign(second.data(), second.data() + second.bytes());
   std::byte* const result_at = on_spot ? first_after.data() + overlap.out * element : second_after.data();
   for (const Block& block : outs.blocks) {
     if (block.count == 0) continue;
-    std::memcpy(result_at + block.at * element, result(rank).data() + block.first * element, block.count * element);
+    std::memcpy(result_at + block.at * element, result.data() + block.first * element, block.count * element);
   }
+}
 
+void Part::State::same(const Memory& memory, const std::vector<std::byte>& after, const char* which) const {
+  EXPECT_TRUE(memory.whole()) << what << ", " << which;
+  if (after.empty() || std::memcmp(memory.data(), after.data(), after.size()) == 0) return;
+  // Elements are counted from where the buffer's do; what is left over is a gap.
+  EXPECT_EQ(reference::first_difference(call.type, memory.data(), after.data(), after.size() / element), "")
+      << what << ", " << which;
+}
+
+Part::Part(const Expectation& expectation, int rank, Arena* arena)
+    : state_(std::make_unique<State>(expectation, rank, arena)) {}
+Part::~Part() = default;
+Part::Part(Part&&) noexcept = default;
+const std::string& Part::what() const { return state_->what; }
+
+weftResult_t Part::issue(weftComm_t comm, weftStream_t stream) {
+  const State& s = *state_;
   // Arguments without meaning are NULL or anything.
-  void* const nothing = random >> 40 & 1 ? nullptr : reinterpret_cast<void*>(uintptr_t{0x10});
-  const void* in_argument = !ins.exists ? nothing : in_bytes == 0 && !on_spot ? nullptr : in;
-  void* out_argument = !outs.exists ? nothing : out_bytes == 0 && !on_spot ? nullptr : out;
-  weftRedOp_t op = call_.op;
-  if (reduces(call_.collective) && call_.op == weftNumOps) {
-    Bits scalar = scalar_of(call_, rank);
-    WEFT_ASSERT_OK(weftRedOpCreatePreMulSum(&op, &scalar, call_.type, weftScalarHostImmediate, comm), comm);
+  void* const nothing = s.random >> 40 & 1 ? nullptr : reinterpret_cast<void*>(uintptr_t{0x10});
+  const void* in = !s.ins.exists ? nothing : s.ins.extent == 0 && !s.on_spot ? nullptr : s.in;
+  void* out = !s.outs.exists ? nothing : s.outs.extent == 0 && !s.on_spot ? nullptr : s.out;
+  weftRedOp_t op = s.call.op;
+  if (reduces(s.call.collective) && op == weftNumOps) {
+    Bits scalar = scalar_of(s.call, s.rank);
+    const weftResult_t made = weftRedOpCreatePreMulSum(&op, &scalar, s.call.type, weftScalarHostImmediate, comm);
+    if (made != weftSuccess) return made;
   }
-  const weftStream_t on = call_.stream ? stream : nullptr;
-  WEFT_EXPECT_OK(issue(call_, ins, outs, in_argument, out_argument, op, comm, on), comm) << what;
-  if (op != call_.op) {
+  const weftResult_t result = testing::issue(s.call, s.ins, s.outs, in, out, op, comm, stream);
+  if (op != s.call.op) {
     WEFT_EXPECT_OK(weftRedOpDestroy(op, comm), comm);
   }
-  if (on != nullptr) {
-    WEFT_EXPECT_OK(weftStreamSynchronize(on), comm) << what;
-  }
+  return result;
+}
 
-  const auto same = [&](Memory& memory, const std::vector<std::byte>& after, const char* which) {
-    EXPECT_TRUE(memory.whole()) << what << ", " << which;
-    if (after.empty() || std::memcmp(memory.data(), after.data(), after.size()) == 0) return;
-    // Elements are counted from where the buffer's do; what is left over is a gap.
-    EXPECT_EQ(reference::first_difference(call_.type, memory.data(), after.data(), after.size() / element), "")
-        << what << ", " << which;
-  };
-  same(first, first_after, on_spot ? "both buffers" : "sendbuff");
-  same(second, second_after, "recvbuff");
+void Part::check() const {
+  state_->same(state_->first, state_->first_after, state_->on_spot ? "both buffers" : "sendbuff");
+  state_->same(state_->second, state_->second_after, "recvbuff");
 }
 
 }  // namespace weft::testing

@@ -21,6 +21,7 @@ struct Case {
   reference::Pattern pattern = reference::Pattern::kExact;
   size_t count = 0;  // of a block; of the v-variants the most that a block has
   int root = 0;
+  int peer = 0;           // of a message (sendrecv), which goes from root to peer
   uint32_t in_place = 0;  // a bit for each rank; without effect where it cannot be
   uint64_t seed = 0;      // contents, addresses, the v-variants' counts and displacements
   bool stream = false;
@@ -53,12 +54,43 @@ class Expectation {
   // Makes the call and checks all memory. `stream` is used where the case asks for it.
   void run(int rank, weftComm_t comm, weftStream_t stream) const;
   const Case& call() const { return call_; }
+  const std::string& algorithm() const { return algorithm_; }
   const std::vector<std::byte>& result(int rank) const { return results_[static_cast<size_t>(rank)]; }
 
  private:
   Case call_;
   std::string algorithm_;
   std::vector<std::vector<std::byte>> results_;
+};
+
+// Memory that is handed out in pieces, each between painted bytes; for buffers inside a window.
+class Arena {
+ public:
+  Arena(void* base, size_t bytes);
+  // nullptr when it is used up.
+  std::byte* take(size_t bytes, size_t shift);
+  // Once nothing of it is in use any more. False: bytes that were not handed out have been written.
+  bool give_back();
+
+ private:
+  std::byte *base_, *next_, *end_;
+  std::vector<std::pair<std::byte*, std::byte*>> gaps_;
+};
+
+// One rank's part in a call: its buffers as they are before, the call, a look at all memory once it is over.
+class Part {
+ public:
+  // Buffers come from the arena, where there is one and it has room.
+  Part(const Expectation& expectation, int rank, Arena* arena = nullptr);
+  ~Part();
+  Part(Part&&) noexcept;
+  weftResult_t issue(weftComm_t comm, weftStream_t stream);
+  void check() const;
+  const std::string& what() const;  // for messages
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 // The factor of a rank in a pre-multiplied sum.
