@@ -308,8 +308,9 @@ bool RingWire::progress_receives() {
 }
 
 bool RingWire::store_early(RingSlot* slot) {
-  if (early_.size() >= kMostEarly) return false;
+  if (early_.size() >= kMostEarly || early_bytes_ >= kMostEarlyBytes) return false;
   Early& early = early_[slot->id().key()];
+  if (slot->kind != SlotKind::view && early.data.empty()) early_bytes_ += slot->bytes;
   early.id = slot->id();
   early.bytes = slot->bytes;
   uint64_t data_end = 0;
@@ -342,6 +343,7 @@ bool RingWire::take_early(RecvRequest& request) {
   if (found == early_.end()) return false;
   Early early = std::move(found->second);
   early_.erase(found);
+  early_bytes_ -= early.data.size();
   if (!check(early.id, early.bytes, request)) return false;
   if (early.is_view) {
     consume_view(early.pieces, early.ticket, request);
@@ -391,6 +393,7 @@ void RingWire::cancel() {
   viewed_.clear();
   posted_.clear();
   early_.clear();
+  early_bytes_ = 0;
   if (connected_) rings_.tx.header()->revoked.store(1, std::memory_order_seq_cst);
   fail(WireError::Kind::closed, "cancelled");
 }

@@ -75,7 +75,7 @@ class RingWire : public Wire {
   }
 
   // Largest message that is copied through the byte ring when the peer could read it in place instead.
-  static constexpr size_t kEager = 8192;
+  static constexpr size_t kEager = 32 << 10;
 
  protected:
   // A piece as the peer can read it in place without a system call; false: it cannot.
@@ -131,7 +131,7 @@ class RingWire : public Wire {
     std::vector<std::byte> data;
     std::vector<ViewPiece> pieces;
   };
-  static constexpr size_t kMostEarly = 8192;  // of at most kEager bytes each: 64 MiB in the worst case
+  static constexpr size_t kMostEarly = 8192, kMostEarlyBytes = 64 << 20;
 
   bool issue(SendRequest& request);
   bool issue_eager(SendRequest& request, RingSlot* slot);
@@ -154,6 +154,7 @@ class RingWire : public Wire {
   Fifo<RecvRequest> posted_;
   uint32_t next_ticket_ = 0;
   std::unordered_map<uint64_t, Early> early_;
+  size_t early_bytes_ = 0;
   std::vector<std::byte> bounce_;
 };
 

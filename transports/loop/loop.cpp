@@ -131,8 +131,11 @@ class LoopTransport final : public Transport {
 
   std::string_view name() const override { return "loop"; }
   Capability capability() const override {
-    return {
-        .latency_us = 0.1, .bandwidth_gbs = 10, .eager_bytes = 8192, .same_host_only = true, .same_process_only = true};
+    return {.latency_us = 0.1,
+            .bandwidth_gbs = 10,
+            .eager_bytes = RingWire::kEager,
+            .same_host_only = true,
+            .same_process_only = true};
   }
   std::string address() const override { return process_token(); }
   bool reaches(int, const std::string& address) override { return address == process_token(); }

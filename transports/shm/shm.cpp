@@ -49,7 +49,11 @@ class ShmTransport final : public Transport {
 
   std::string_view name() const override { return "shm"; }
   Capability capability() const override {
-    return {.latency_us = 0.15, .bandwidth_gbs = 8, .eager_bytes = 8192, .same_host_only = true};
+    return {.latency_us = 0.15,
+            .bandwidth_gbs = 8,
+            .eager_bytes = RingWire::kEager,
+            .same_host_only = true,
+            .maps_memory = true};
   }
   std::string address() const override { return host_ + "|" + name_; }
 
