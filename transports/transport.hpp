@@ -5,6 +5,7 @@
 // receive is always for one particular message; a wire may deliver in any order, and matches by id.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,6 +22,8 @@
 #include "transports/poller.hpp"
 
 namespace weft {
+
+struct SharedRegion;
 
 struct MessageId {
   // Position of the message among those of its operation on this wire and direction. The top bit tells the sequence
@@ -76,9 +79,20 @@ struct RecvRequest {
   uint64_t scratch[3] = {};
 };
 
+// Written by one thread at a time, read by any at any time. Counting costs what it costs in a plain number.
+class Counter {
+ public:
+  operator uint64_t() const { return value_.load(std::memory_order_relaxed); }
+  void operator+=(uint64_t more) { value_.store(*this + more, std::memory_order_relaxed); }
+  void operator++() { *this += 1; }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
 // Counters of one wire, since it was made.
 struct WireStats {
-  uint64_t bytes_sent = 0, bytes_received = 0, messages_sent = 0, messages_received = 0;
+  Counter bytes_sent, bytes_received, messages_sent, messages_received;
 };
 
 // What went wrong on a wire.
@@ -120,6 +134,11 @@ class Wire {
   // Messages that came before their receive and wait for it; adds their ids.
   virtual bool has_early() const { return false; }
   virtual void early(std::vector<MessageId>* /*ids*/) const {}
+  // Shows the peer memory that messages will come from, so that none of them has to bring the mapping. False: it was
+  // not sent yet; ask again.
+  virtual bool show(const std::shared_ptr<const SharedRegion>& /*region*/) { return true; }
+  // Whether the region of the peer's with this id, which it shows, has come.
+  virtual bool has_come(uint32_t /*region*/) { return true; }
   // Forgets all requests: called before an abort or a timeout returns to the user. After it no memory that a request
   // named is read or written any more, by us or by the peer. The wire is of no use afterwards.
   virtual void cancel() = 0;
@@ -129,6 +148,7 @@ class Wire {
   int peer() const { return peer_; }
   virtual std::string_view transport() const = 0;
   const WireError& error() const { return error_; }
+  // Any thread, as are peer() and transport().
   const WireStats& stats() const { return stats_; }
   // This wire as one over rings, whose compiled small calls go without requests; else nullptr.
   virtual RingWire* ring_wire() { return nullptr; }
@@ -149,6 +169,7 @@ struct Capability {
   size_t eager_bytes = 0;    // a message up to this size is done at the sender without the receiver's help
   bool same_host_only = false;
   bool same_process_only = false;
+  bool maps_memory = false;  // what weftMemAlloc gave the sender is read where it lies
 };
 
 // One communicator's view of the process, for its transports. Outlives them.

@@ -179,7 +179,8 @@ WEFT_API weftResult_t weftCommUserRank(const weftComm_t comm, int* rank);
 /* Changes the operation timeout, in milliseconds (100 to 2^31); also for operations in flight. */
 WEFT_API weftResult_t weftCommSetTimeout(weftComm_t comm, int64_t timeoutMs);
 
-/* Counters of a communicator, summed over its wires. */
+/* Counters of a communicator, summed over its wires. This and weftCommDump wait for nobody: they may be asked while
+ * other threads' calls are under way, or hang. */
 typedef struct {
   size_t size; /* in: sizeof(weftStats_t) */
   uint64_t operations;
@@ -196,15 +197,26 @@ WEFT_API weftResult_t weftCommDump(weftComm_t comm, weftDumpFormat_t format, cha
 
 /* ---- Memory ---------------------------------------------------------------------------------------------------- */
 
-/* Memory that other processes of this host can map: collectives on it read and write the peer's memory in place. */
+/* size bytes that other processes of this host can map: collectives on them read the peer's memory in place. The ranks
+ * of a host get each other's mappings with the first message that comes from the memory, or with a window. */
 WEFT_API weftResult_t weftMemAlloc(void** ptr, size_t size);
+/* ptr is from weftMemAlloc, or NULL, and no call that uses it is under way. Peers unmap it in their own time. */
 WEFT_API weftResult_t weftMemFree(void* ptr);
-/* Local: tells comm that it will see buffer again. */
+/* Local. Host memory needs no preparation of this kind with any of the transports: for it, registering checks the
+ * arguments and hands out a handle, and has no other effect; nor has leaving it out. The memory may be freed first. */
 WEFT_API weftResult_t weftCommRegister(const weftComm_t comm, void* buff, size_t size, void** handle);
+/* weftInvalidArgument where handle is not one of comm's, or no longer. */
 WEFT_API weftResult_t weftCommDeregister(const weftComm_t comm, void* handle);
-/* Collective: exchanges mappings once, which makes later calls on the window zero-copy where the transport can. */
+/* Collective: every rank registers size bytes, the same number on all (weftInvalidUsage otherwise; comm stays usable).
+ * Ranks that share a host by shm exchange the mappings of weftMemAlloc's memory and connect, all with all, so that no
+ * later call has to: from the first call on, what a rank sends from its window is read where it lies. Memory of any
+ * other origin is legal, also on some ranks only; it goes the way it always goes (and WEFT_DEBUG=INFO says so). The
+ * call blocks, also where comm does not. In a group, windows are made at weftGroupEnd, before its other calls. Use of
+ * the memory is not bound to the window: calls on parts of it, and after the window's end, are served as well. */
 #define WEFT_WIN_DEFAULT 0x00
 WEFT_API weftResult_t weftCommWindowRegister(weftComm_t comm, void* buff, size_t size, weftWindow_t* win, int winFlags);
+/* Local. weftInvalidArgument where win is not a window of comm, or no longer. The mappings stay until the memory is
+ * freed or comm is destroyed. */
 WEFT_API weftResult_t weftCommWindowDeregister(weftComm_t comm, weftWindow_t win);
 
 /* ---- Streams --------------------------------------------------------------------------------------------------- */

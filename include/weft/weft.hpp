@@ -652,7 +652,7 @@ class Registration {
   void* handle_ = nullptr;
 };
 
-// A range whose mappings all ranks exchange once. Making and destroying it are collective.
+// A range whose mappings all ranks exchange once. Making it is collective, destroying it is local.
 class Window {
  public:
   template <Target R>

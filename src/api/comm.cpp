@@ -340,7 +340,7 @@ weftResult_t weftCommInitRankConfig(weftComm_t* comm, int nranks, weftUniqueId c
     const bool has_config = config != nullptr;
     weftConfig_t copy = WEFT_CONFIG_INITIALIZER;
     if (has_config) copy = *config;
-    weft::defer_init([=] { return weft::init_rank(comm, nranks, commId, rank, has_config ? &copy : nullptr); });
+    weft::defer(nullptr, [=] { return weft::init_rank(comm, nranks, commId, rank, has_config ? &copy : nullptr); });
     return {};
   });
 }

@@ -19,11 +19,6 @@ struct weftStream {
   weft::Stream stream;
 };
 
-struct weftWindow {
-  void* base = nullptr;
-  size_t bytes = 0;
-};
-
 struct weftComm {
   static constexpr uint32_t kMagic = 0x57434f4d;
   struct PreMulSum {
@@ -45,6 +40,7 @@ struct weftComm {
   std::mutex mutex;                        // of what follows
   std::map<int, PreMulSum> ops;
   int next_op = weftNumOps;
+  std::map<uintptr_t, bool> registrations;  // by handle: whether it is a window
   weft::Status last_error;
 
   ~weftComm() {
@@ -76,8 +72,9 @@ Status check_stream(weftStream* stream);
 // Issues a checked call: now, on its stream, or at the end of this thread's group.
 Status issue(weftComm* comm, Call call, weftStream* stream);
 bool in_group();
-// Keeps an initialisation for the end of this thread's group.
-void defer_init(std::function<Status()> init);
+// Keeps for the end of this thread's group what waits for other ranks, which may be in the same group: an
+// initialisation (comm is null), or a registration. Those of one communicator are done in order.
+void defer(weftComm* comm, std::function<Status()> work);
 
 Status init_rank(weftComm** comm, int nranks, const weftUniqueId& id, int rank, const weftConfig_t* config);
 // The process's configuration with what the caller's says otherwise.

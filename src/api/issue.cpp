@@ -14,7 +14,7 @@ struct Group {
   };
   int depth = 0;
   std::vector<Item> items;
-  std::vector<std::function<Status()>> inits;
+  std::vector<std::pair<weftComm*, std::function<Status()>>> deferred;
   Status first_error;
 };
 
@@ -28,12 +28,21 @@ std::string& thread_error() {
   return text;
 }
 
-// All initialisations of a group at once: they wait for each other.
-Status run_inits(std::vector<std::function<Status()>> inits) {
-  std::vector<Status> results(inits.size());
+// What was deferred in a group, at once: initialisations wait for each other, and so do registrations of different
+// communicators.
+Status run_deferred(const std::vector<std::pair<weftComm*, std::function<Status()>>>& deferred) {
+  std::vector<Status> results(deferred.size());
   std::vector<std::thread> threads;
-  for (size_t i = 0; i < inits.size(); ++i) {
-    threads.emplace_back([&inits, &results, i] { results[i] = inits[i](); });
+  for (size_t i = 0; i < deferred.size(); ++i) {
+    weftComm* comm = deferred[i].first;
+    const auto same = [comm](const auto& entry) { return entry.first == comm; };
+    if (comm != nullptr && std::any_of(deferred.begin(), deferred.begin() + static_cast<ptrdiff_t>(i), same)) continue;
+    threads.emplace_back([&deferred, &results, comm, i] {
+      results[i] = deferred[i].second();
+      for (size_t next = i + 1; comm != nullptr && next < deferred.size(); ++next) {
+        if (deferred[next].first == comm) results[next] = deferred[next].second();
+      }
+    });
   }
   for (std::thread& thread : threads) thread.join();
   for (const Status& result : results) {
@@ -80,7 +89,7 @@ Status end_group() {
   Group issued;
   std::swap(issued, mine);
   WEFT_RETURN_IF_ERROR(issued.first_error);
-  if (!issued.inits.empty()) WEFT_RETURN_IF_ERROR(run_inits(std::move(issued.inits)));
+  if (!issued.deferred.empty()) WEFT_RETURN_IF_ERROR(run_deferred(issued.deferred));
   if (issued.items.empty()) return {};
   return run_items(std::move(issued.items));
 }
@@ -128,7 +137,7 @@ Status check_stream(weftStream* stream) {
 
 bool in_group() { return group().depth > 0; }
 
-void defer_init(std::function<Status()> init) { group().inits.push_back(std::move(init)); }
+void defer(weftComm* comm, std::function<Status()> work) { group().deferred.emplace_back(comm, std::move(work)); }
 
 Status issue(weftComm* comm, Call call, weftStream* stream) {
   if (in_group()) {

@@ -58,7 +58,7 @@ uint32_t signature(const Call& call) {
   agreed.type = call.type;
   // Pre-multiplied sums are numbered per process: what matters is that both are one.
   agreed.op = call.reduces() ? (call.scaled ? weftNumOps : call.op) : -1;
-  agreed.root = is_rooted(call.collective) ? call.root : -1;
+  agreed.root = is_rooted(call.collective) ? call.root : call.registers ? -2 : -1;
   agreed.wide = call.wide;
   agreed.scaled = call.scaled;
   const std::vector<size_t>* counts = call.collective == Collective::allgatherv       ? &call.out_counts
@@ -75,6 +75,7 @@ std::string describe(const Call& call) {
                        call.is_send ? "to" : "from", call.root);
     return text;
   }
+  if (call.registers) return "weftCommWindowRegister";
   text = name_of(call.collective);
   if (call.collective == Collective::barrier) return text;
   if (call.collective == Collective::alltoallv) {

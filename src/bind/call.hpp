@@ -24,7 +24,8 @@ struct CallHead {
 };
 
 struct Call : CallHead {
-  bool is_send = false;  // of the two point-to-point calls
+  bool is_send = false;    // of the two point-to-point calls
+  bool registers = false;  // the all-gather of weftCommWindowRegister: no all-gather of the user's is its match
 
   // The v-variants: one entry per rank; empty where the call has no such array on this rank. Copied at the call.
   std::vector<size_t> in_counts, in_displs, out_counts, out_displs;

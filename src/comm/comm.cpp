@@ -14,7 +14,8 @@ Comm::Comm(std::unique_ptr<Bootstrap> bootstrap, const JobId& id, Config config,
       size_(bootstrap_->size()),
       forks_(forks()),
       poller_(std::move(poller)),
-      wires_(static_cast<size_t>(size_)) {
+      wires_(static_cast<size_t>(size_)),
+      used_wires_(static_cast<size_t>(size_)) {
   timeout_ms.store(config_.timeout_ms);
   bootstrap_->cancel_when(&abort_requested);
 }
@@ -33,7 +34,7 @@ void Comm::leave() {
   if (left_ || forked()) return;
   left_ = true;
   set_phase(CommPhase::finalizing);
-  for (Wire* wire : used_) wire->close();
+  for (Wire* wire : used()) wire->close();
   bootstrap_->leave();
 }
 
@@ -48,7 +49,9 @@ Wire* Comm::wire(int peer) {
   Transport& transport = *transports_[static_cast<size_t>(index)];
   const std::string* address = address_of(peer, transport.name());
   wire = transport.connect(peer, *address, Deadline::after(std::chrono::milliseconds(timeout_ms.load())));
-  used_.push_back(wire.get());
+  const size_t before = used_.load(std::memory_order_relaxed);
+  used_wires_[before] = wire.get();
+  used_.store(before + 1, std::memory_order_release);
   if (!wire->connected()) ++unconnected_;
   return wire.get();
 }
@@ -58,9 +61,18 @@ std::string_view Comm::transport_to(int peer) const {
   return index < 0 ? std::string_view() : transports_[static_cast<size_t>(index)]->name();
 }
 
+std::vector<int> Comm::mapping_peers() const {
+  std::vector<int> peers;
+  for (int peer = 0; peer < size_; ++peer) {
+    const int index = transport_of_[static_cast<size_t>(peer)];
+    if (index >= 0 && transports_[static_cast<size_t>(index)]->capability().maps_memory) peers.push_back(peer);
+  }
+  return peers;
+}
+
 bool Comm::progress_wires() {
   bool moved = false;
-  for (Wire* wire : used_) moved |= wire->progress();
+  for (Wire* wire : used()) moved |= wire->progress();
   if (unconnected_ > 0) moved |= progress_connections();
   return moved;
 }
@@ -70,26 +82,27 @@ bool Comm::progress_connections() {
   for (const auto& transport : transports_) moved |= transport->progress();
   if (unconnected_ > 0) {
     unconnected_ = 0;
-    for (const Wire* wire : used_) unconnected_ += wire->connected() ? 0 : 1;
+    for (const Wire* wire : used()) unconnected_ += wire->connected() ? 0 : 1;
   }
   return moved;
 }
 
 void Comm::tick_wires() {
-  for (Wire* wire : used_) wire->tick();
+  for (Wire* wire : used()) wire->tick();
 }
 
 bool Comm::arm_wires() {
-  for (size_t i = 0; i < used_.size(); ++i) {
-    if (used_[i]->arm()) continue;
-    while (i-- > 0) used_[i]->disarm();
+  const auto wires = used();
+  for (size_t i = 0; i < wires.size(); ++i) {
+    if (wires[i]->arm()) continue;
+    while (i-- > 0) wires[i]->disarm();
     return false;
   }
   return true;
 }
 
 void Comm::disarm_wires() {
-  for (Wire* wire : used_) wire->disarm();
+  for (Wire* wire : used()) wire->disarm();
 }
 
 void Comm::fail(Status status, bool tell) {
@@ -106,7 +119,7 @@ void Comm::fail(Status status, bool tell) {
   failed_.store(true, std::memory_order_release);
   set_phase(CommPhase::failed);
   if (tell) watch_->tell_failure(status_);
-  for (Wire* wire : used_) wire->cancel();
+  for (Wire* wire : used()) wire->cancel();
   engine_->end_all(status_);
 }
 
@@ -124,7 +137,7 @@ CommCounters Comm::counters() const {
   counters.group = id_.group;
   counters.operations = engine_->operations();
   counters.failures = engine_->failures();
-  for (const Wire* wire : used_) {
+  for (const Wire* wire : used()) {
     const WireStats& stats = wire->stats();
     counters.wires.push_back({wire->peer(), std::string(wire->transport()), stats.bytes_sent, stats.bytes_received,
                               stats.messages_sent, stats.messages_received});

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,8 @@ class Comm {
   Wire* wire(int peer);
   std::string_view transport_to(int peer) const;
   const std::vector<std::unique_ptr<Wire>>& wires() const { return wires_; }
+  // The peers that read this rank's shared memory where it lies.
+  std::vector<int> mapping_peers() const;
   // Moves all wires that are in use, and connections under way; true when anything moved.
   bool progress_wires();
   bool progress_connections();
@@ -75,6 +78,7 @@ class Comm {
   std::shared_ptr<Listener> take_spare_listener() { return std::move(spare_); }
   uint32_t next_child() { return children_++; }
 
+  // Any thread, at any time: it waits for nobody.
   CommCounters counters() const;
   void set_phase(CommPhase phase) {
     if (status_file_ != nullptr) status_file_->set_phase(phase);
@@ -119,7 +123,11 @@ class Comm {
   std::unique_ptr<FlightRecorder> recorder_;
   TraceUser trace_;
   std::vector<std::unique_ptr<Wire>> wires_;  // by peer
-  std::vector<Wire*> used_;
+  // The wires that were made, in the order of their making: the first used_ of used_wires_. Others may read them while
+  // one is added.
+  std::span<Wire* const> used() const { return {used_wires_.data(), used_.load(std::memory_order_acquire)}; }
+  std::vector<Wire*> used_wires_;
+  std::atomic<size_t> used_{0};
   int unconnected_ = 0;
   std::unique_ptr<Watch> watch_;
   std::unique_ptr<Engine> engine_;

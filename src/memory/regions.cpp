@@ -15,6 +15,7 @@ struct Registry {
   std::mutex mutex;
   std::map<uintptr_t, std::shared_ptr<const SharedRegion>> by_base;
   std::atomic<size_t> count{0};  // so that a process that never allocates pays one load
+  std::atomic<uint64_t> freed{0};
   uint32_t next_id = 1;
 };
 
@@ -62,8 +63,11 @@ Status free_region(void* pointer) {
     return error(weftInvalidArgument, "weftMemFree({}): not a pointer from weftMemAlloc", pointer);
   }
   all.count.store(all.by_base.size(), std::memory_order_release);
+  all.freed.fetch_add(1, std::memory_order_release);
   return {};
 }
+
+uint64_t regions_freed() { return registry().freed.load(std::memory_order_acquire); }
 
 std::shared_ptr<const SharedRegion> find_region(const void* pointer, size_t bytes) {
   Registry& all = registry();

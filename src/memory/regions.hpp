@@ -27,6 +27,8 @@ struct SharedRegion {
 Result<void*> allocate_region(size_t bytes);
 // weftInvalidArgument when pointer did not come from allocate_region.
 Status free_region(void* pointer);
+// How many were freed so far.
+uint64_t regions_freed();
 // The region that holds all of [pointer, pointer + bytes), or nullptr.
 std::shared_ptr<const SharedRegion> find_region(const void* pointer, size_t bytes);
 

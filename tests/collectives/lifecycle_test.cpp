@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -125,14 +126,198 @@ TEST(Windows, RegisterUseAndDeregister) {
         for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(in[kCount + i], 3 + 3 * round);
       }
       WEFT_EXPECT_OK(weftCommWindowDeregister(comm, window), comm);
-      EXPECT_EQ(weftCommWindowRegister(comm, nullptr, 8, &window, WEFT_WIN_DEFAULT), weftInvalidArgument);
-      EXPECT_EQ(weftCommWindowDeregister(comm, nullptr), weftInvalidArgument);
-      void* handle = nullptr;
-      WEFT_EXPECT_OK(weftCommRegister(comm, memory, 64, &handle), comm);
-      WEFT_EXPECT_OK(weftCommDeregister(comm, handle), comm);
       WEFT_EXPECT_OK(weftMemFree(memory), nullptr);
     });
   }
+}
+
+TEST(Windows, HandlesAreChecked) {
+  run_threads(2, [](int, weftComm_t comm) {
+    int memory[16] = {};
+    weftComm_t other = nullptr;
+    WEFT_ASSERT_OK(weftCommSplit(comm, 0, 0, &other, nullptr), comm);
+    weftWindow_t window = nullptr, second = nullptr;
+    void* handle = nullptr;
+    WEFT_ASSERT_OK(weftCommWindowRegister(comm, memory, sizeof memory, &window, WEFT_WIN_DEFAULT), comm);
+    WEFT_ASSERT_OK(weftCommRegister(comm, memory, sizeof memory, &handle), comm);
+    EXPECT_EQ(weftCommWindowDeregister(other, window), weftInvalidArgument);
+    EXPECT_EQ(weftCommDeregister(other, handle), weftInvalidArgument);
+    EXPECT_EQ(weftCommDeregister(comm, window), weftInvalidArgument);
+    EXPECT_EQ(weftCommWindowDeregister(comm, static_cast<weftWindow_t>(handle)), weftInvalidArgument);
+    EXPECT_EQ(weftCommWindowDeregister(comm, nullptr), weftInvalidArgument);
+    EXPECT_EQ(weftCommDeregister(comm, nullptr), weftInvalidArgument);
+    EXPECT_EQ(weftCommDeregister(comm, memory), weftInvalidArgument);
+    WEFT_EXPECT_OK(weftCommWindowDeregister(comm, window), comm);
+    WEFT_EXPECT_OK(weftCommDeregister(comm, handle), comm);
+    // A new one is not taken for the old one.
+    WEFT_ASSERT_OK(weftCommWindowRegister(comm, memory, sizeof memory, &second, WEFT_WIN_DEFAULT), comm);
+    EXPECT_EQ(weftCommWindowDeregister(comm, window), weftInvalidArgument);
+    EXPECT_EQ(weftCommDeregister(comm, handle), weftInvalidArgument);
+    WEFT_EXPECT_OK(weftCommWindowDeregister(comm, second), comm);
+    EXPECT_EQ(weftCommWindowRegister(comm, nullptr, 8, &window, WEFT_WIN_DEFAULT), weftInvalidArgument);
+    EXPECT_EQ(weftCommWindowRegister(comm, memory, 0, &window, WEFT_WIN_DEFAULT), weftInvalidArgument);
+    EXPECT_EQ(weftCommWindowRegister(comm, memory, 8, nullptr, WEFT_WIN_DEFAULT), weftInvalidArgument);
+    EXPECT_EQ(weftCommWindowRegister(comm, memory, 8, &window, 77), weftInvalidArgument);
+    EXPECT_EQ(weftCommRegister(comm, memory, 8, nullptr), weftInvalidArgument);
+    WEFT_EXPECT_OK(weftCommDestroy(other), nullptr);
+  });
+}
+
+// Maps of weftMemAlloc's memory in this process.
+size_t mappings() {
+  std::ifstream maps("/proc/self/maps");
+  size_t found = 0;
+  for (std::string line; std::getline(maps, line);) found += line.find("/memfd:weft (deleted)") != std::string::npos;
+  return found;
+}
+
+// After the registration everything is mapped, and no call maps more; where the memory was freed, the peers let go.
+TEST(Windows, MappingsAreExchangedAtTheRegistration) {
+  for (const char* cma : {"1", "0"}) {
+    run_processes(4,
+                  [](int rank, weftComm_t comm) {
+                    constexpr size_t kCount = 50000;
+                    ASSERT_EQ(mappings(), 0U);
+                    void* before = nullptr;
+                    int at_the_same_place = 0;
+                    for (int round = 0; round < 6; ++round) {
+                      void* memory = nullptr;
+                      WEFT_ASSERT_OK(weftMemAlloc(&memory, 5 * kCount * sizeof(int)), nullptr);
+                      at_the_same_place += memory == before ? 1 : 0;
+                      before = memory;
+                      int *in = static_cast<int*>(memory), *out = in + kCount;
+                      std::fill(in, in + kCount, 10 * round + rank);
+                      weftWindow_t window = nullptr;
+                      WEFT_ASSERT_OK(
+                          weftCommWindowRegister(comm, memory, 5 * kCount * sizeof(int), &window, WEFT_WIN_DEFAULT),
+                          comm);
+                      const size_t mapped = mappings();
+                      EXPECT_GE(mapped, 4U);  // with what the peers have not let go of yet
+                      WEFT_ASSERT_OK(weftAllGather(in, out, kCount, weftInt32, comm, nullptr), comm);
+                      for (size_t i = 0; i < 4 * kCount; ++i)
+                        ASSERT_EQ(out[i], 10 * round + static_cast<int>(i / kCount));
+                      WEFT_ASSERT_OK(weftAllReduce(in, out, kCount, weftInt32, weftSum, comm, nullptr), comm);
+                      for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(out[i], 40 * round + 6);
+                      EXPECT_LE(mappings(), mapped);
+                      WEFT_EXPECT_OK(weftCommWindowDeregister(comm, window), comm);
+                      WEFT_ASSERT_OK(weftBarrier(comm, nullptr), comm);
+                      WEFT_ASSERT_OK(weftMemFree(memory), nullptr);
+                    }
+                    EXPECT_GT(at_the_same_place, 0) << "the case that this is about did not occur";
+                    // While they wait for something, ranks tell each other what was freed.
+                    int most = 1;
+                    for (int tries = 0; most > 0 && tries < 1000; ++tries) {
+                      if (rank == tries % 4) ::usleep(20000);
+                      const int mine = static_cast<int>(mappings());
+                      WEFT_ASSERT_OK(weftAllReduce(&mine, &most, 1, weftInt32, weftMax, comm, nullptr), comm);
+                    }
+                    EXPECT_EQ(most, 0);
+                  },
+                  {{"WEFT_TRANSPORT", "shm"}, {"WEFT_SHM_CMA", cma}});
+  }
+}
+
+// Private memory, on all ranks or on some, is a window too.
+TEST(Windows, OfAnyMemory) {
+  for (const char* cma : {"1", "0"}) {
+    run_processes(3,
+                  [](int rank, weftComm_t comm) {
+                    constexpr size_t kCount = 30000;
+                    void* shared = nullptr;
+                    WEFT_ASSERT_OK(weftMemAlloc(&shared, kCount * sizeof(int)), nullptr);
+                    std::vector<int> own(kCount);
+                    for (int round = 0; round < 3; ++round) {
+                      int* memory = round > 0 && rank % 2 == round - 1 ? static_cast<int*>(shared) : own.data();
+                      weftWindow_t window = nullptr;
+                      WEFT_ASSERT_OK(
+                          weftCommWindowRegister(comm, memory, kCount * sizeof(int), &window, WEFT_WIN_DEFAULT), comm);
+                      std::fill(memory, memory + kCount, rank + round);
+                      WEFT_ASSERT_OK(weftAllReduce(memory, memory, kCount, weftInt32, weftSum, comm, nullptr), comm);
+                      for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(memory[i], 3 + 3 * round);
+                      WEFT_EXPECT_OK(weftCommWindowDeregister(comm, window), comm);
+                    }
+                    WEFT_ASSERT_OK(weftMemFree(shared), nullptr);
+                  },
+                  {{"WEFT_TRANSPORT", "shm"}, {"WEFT_SHM_CMA", cma}});
+  }
+}
+
+TEST(Windows, SizesMustAgree) {
+  for (const Mode mode : {Mode::threads, Mode::processes}) {
+    run_ranks(mode, 3, [](int rank, weftComm_t comm) {
+      std::vector<char> memory(8192);
+      weftWindow_t window = nullptr;
+      EXPECT_EQ(weftCommWindowRegister(comm, memory.data(), rank == 1 ? 4096 : 8192, &window, WEFT_WIN_DEFAULT),
+                weftInvalidUsage);
+      const std::string text = weftGetLastError(comm);
+      EXPECT_NE(text.find("4096"), std::string::npos) << text;
+      EXPECT_NE(text.find("8192"), std::string::npos) << text;
+      EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+      EXPECT_EQ(window, nullptr);
+      expect_sum(comm, rank, 3, 100);
+      WEFT_EXPECT_OK(weftCommWindowRegister(comm, memory.data(), 8192, &window, WEFT_WIN_DEFAULT), comm);
+    });
+  }
+}
+
+// Another collective is no match, nor is an all-gather that looks like the one that a registration makes.
+TEST(Windows, EveryRankMustRegister) {
+  for (const bool alike : {false, true}) {
+    run_threads(2, [alike](int rank, weftComm_t comm) {
+      uint64_t in[3] = {}, out[6] = {};
+      weftWindow_t window = nullptr;
+      const weftResult_t result = rank == 0 ? weftCommWindowRegister(comm, in, sizeof in, &window, WEFT_WIN_DEFAULT)
+                                  : alike   ? weftAllGather(in, out, 3, weftUint64, comm, nullptr)
+                                            : weftBarrier(comm, nullptr);
+      EXPECT_EQ(result, weftInvalidUsage);
+      const std::string text = weftGetLastError(comm);
+      EXPECT_NE(text.find("weftCommWindowRegister"), std::string::npos) << text;
+      EXPECT_NE(text.find(alike ? "allgather" : "barrier"), std::string::npos) << text;
+    });
+  }
+}
+
+// One thread registers for all its ranks in a group, two windows each; and where the communicators do not block.
+TEST(Windows, InAGroup) {
+  const Environment environment({});
+  weftComm_t comms[3] = {};
+  WEFT_ASSERT_OK(weftCommInitAll(comms, 3, nullptr), nullptr);
+  void* memory[6] = {};
+  weftWindow_t windows[6] = {};
+  for (void*& region : memory) WEFT_ASSERT_OK(weftMemAlloc(&region, 4096), nullptr);
+  WEFT_ASSERT_OK(weftGroupStart(), nullptr);
+  for (int i = 0; i < 6; ++i) {
+    static_cast<int*>(memory[i])[0] = i;
+    WEFT_ASSERT_OK(weftCommWindowRegister(comms[i % 3], memory[i], 4096, &windows[i], WEFT_WIN_DEFAULT), nullptr);
+  }
+  for (int i = 0; i < 3; ++i) {
+    WEFT_ASSERT_OK(weftAllReduce(memory[i], memory[i + 3], 1, weftInt32, weftSum, comms[i], nullptr), nullptr);
+  }
+  EXPECT_EQ(windows[0], nullptr);
+  WEFT_ASSERT_OK(weftGroupEnd(), nullptr);
+  for (int i = 0; i < 6; ++i) WEFT_EXPECT_OK(weftCommWindowDeregister(comms[i % 3], windows[i]), comms[i % 3]);
+  for (int i = 3; i < 6; ++i) EXPECT_EQ(static_cast<int*>(memory[i])[0], 3);
+  for (void* region : memory) WEFT_EXPECT_OK(weftMemFree(region), nullptr);
+  for (weftComm_t comm : comms) WEFT_EXPECT_OK(weftCommDestroy(comm), nullptr);
+}
+
+TEST(Windows, OfANonBlockingCommunicator) {
+  run_threads(2, [](int rank, weftComm_t comm) {
+    weftConfig_t config = WEFT_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    weftComm_t part = nullptr;
+    EXPECT_EQ(weftCommSplit(comm, 0, 0, &part, &config), weftInProgress);
+    weftResult_t state = weftInProgress;
+    while (weftCommGetAsyncError(part, &state) == weftSuccess && state == weftInProgress) std::this_thread::yield();
+    ASSERT_EQ(state, weftSuccess) << weftGetLastError(part);
+    int sum = 0;
+    EXPECT_EQ(weftAllReduce(&rank, &sum, 1, weftInt32, weftSum, part, nullptr), weftInProgress);
+    weftWindow_t window = nullptr;
+    WEFT_EXPECT_OK(weftCommWindowRegister(part, &sum, sizeof sum, &window, WEFT_WIN_DEFAULT), part);
+    WEFT_EXPECT_OK(weftCommWindowDeregister(part, window), part);
+    WEFT_EXPECT_OK(weftCommDestroy(part), nullptr);
+    EXPECT_EQ(sum, 1);
+  });
 }
 
 TEST(Counters, StatsAndDump) {
@@ -169,6 +354,82 @@ TEST(Counters, StatsAndDump) {
                 }
               },
               {{"WEFT_TRANSPORT", "loop"}});
+}
+
+nlohmann::json dump_of(weftComm_t comm) {
+  std::string text(1 << 20, '\0');
+  size_t length = text.size();
+  EXPECT_EQ(why(weftCommDump(comm, weftDumpJson, text.data(), &length), comm), "");
+  text.resize(length - 1);
+  return nlohmann::json::parse(text);
+}
+
+// What a communicator is at can be asked from another thread while a call waits in it: the peer comes only once that
+// was answered.
+TEST(Counters, AreReadWhileACallWaits) {
+  for (const char* transport : {"loop", "shm", "tcp"}) {
+    for (const size_t count : {size_t{4}, size_t{300000}}) {
+      std::atomic<bool> answered{false};
+      run_threads(2,
+                  [&answered, count](int rank, weftComm_t comm) {
+                    if (rank == 1) {
+                      while (!answered.load()) ::usleep(1000);
+                      expect_sum(comm, rank, 2, count);
+                      return;
+                    }
+                    std::thread watcher([&answered, comm] {
+                      nlohmann::json last;
+                      do {
+                        ::usleep(1000);
+                        const auto dump = dump_of(comm);
+                        last = dump["recorder"].empty() ? nlohmann::json() : dump["recorder"].back();
+                      } while (last.is_null() || last["state"] != "running");
+                      EXPECT_EQ(last["collective"], "allreduce");
+                      weftStats_t stats{.size = sizeof stats};
+                      WEFT_EXPECT_OK(weftCommGetStats(comm, &stats), comm);
+                      EXPECT_EQ(stats.operations, 0U);
+                      answered.store(true);
+                    });
+                    expect_sum(comm, rank, 2, count);
+                    watcher.join();
+                  },
+                  {{"WEFT_TRANSPORT", transport}});
+    }
+  }
+}
+
+// Wires are made and counted while somebody reads.
+TEST(Counters, AreReadWhileWiresAreMade) {
+  for (const char* transport : {"loop", "shm", "tcp"}) {
+    run_threads(4,
+                [](int rank, weftComm_t comm) {
+                  std::atomic<bool> over{false};
+                  std::thread watcher([&over, comm] {
+                    uint64_t before = 0;
+                    do {
+                      const auto dump = dump_of(comm);
+                      uint64_t messages = 0;
+                      for (const auto& wire : dump["wires"]) messages += wire["messages_sent"].get<uint64_t>();
+                      EXPECT_GE(messages, before);
+                      before = messages;
+                    } while (!over.load());
+                  });
+                  for (int distance = 1; distance < 4; ++distance) {
+                    for (int round = 0; round < 20; ++round) {
+                      int from = -1;
+                      WEFT_EXPECT_OK(weftGroupStart(), comm);
+                      WEFT_EXPECT_OK(weftSend(&rank, 1, weftInt32, (rank + distance) % 4, comm, nullptr), comm);
+                      WEFT_EXPECT_OK(weftRecv(&from, 1, weftInt32, (rank + 4 - distance) % 4, comm, nullptr), comm);
+                      WEFT_EXPECT_OK(weftGroupEnd(), comm);
+                      EXPECT_EQ(from, (rank + 4 - distance) % 4);
+                    }
+                  }
+                  over.store(true);
+                  watcher.join();
+                  EXPECT_EQ(dump_of(comm)["wires"].size(), 3U);
+                },
+                {{"WEFT_TRANSPORT", transport}});
+  }
 }
 
 // ---- Algorithms of one's own

@@ -20,7 +20,9 @@ ShmWire::ShmWire(const TransportContext& context, int peer, std::function<void()
 
 ShmWire::~ShmWire() {
   close();
-  for (const auto& [id, mapping] : mapped_) ::munmap(mapping.base, mapping.bytes);
+  for (const auto& [id, mapping] : mapped_) {
+    if (mapping.bytes > 0) ::munmap(mapping.base, mapping.bytes);
+  }
   if (memory_ != nullptr) ::munmap(memory_, memory_bytes_);
   forget_();
 }
@@ -168,12 +170,13 @@ void ShmWire::handle(const Record& record) {
       break;
     case Record::Kind::region: {
       void* base = ::mmap(nullptr, record.a, PROT_READ, MAP_SHARED, fd.get(), 0);
-      if (base != MAP_FAILED) mapped_[record.id] = {static_cast<std::byte*>(base), record.a};
+      if (base == MAP_FAILED) log(LogLevel::info, "shm: mmap of memory of rank {}: {}", peer(), std::strerror(errno));
+      mapped_[record.id] = base == MAP_FAILED ? Mapping{} : Mapping{static_cast<std::byte*>(base), record.a};
       break;
     }
     case Record::Kind::freed:
       if (auto found = mapped_.find(record.id); found != mapped_.end()) {
-        ::munmap(found->second.base, found->second.bytes);
+        if (found->second.bytes > 0) ::munmap(found->second.base, found->second.bytes);
         mapped_.erase(found);
       }
       break;
@@ -191,6 +194,7 @@ void ShmWire::wake_peer() {
 
 void ShmWire::tick() {
   read_socket();
+  tell_freed();
   if (!gone_) return;
   while (progress()) {
   }
@@ -213,21 +217,39 @@ void ShmWire::close() {
 
 // ---- Memory
 
-bool ShmWire::share(const Piece& piece, ViewPiece* view) {
-  auto region = find_region(piece.data, piece.bytes);
-  if (region == nullptr) return false;
-  auto& known = shared_[region->id];
-  if (known.expired()) {
-    std::erase_if(shared_, [this, &region](const auto& entry) {
-      return entry.first != region->id && entry.second.expired() &&
-             send_record({.kind = Record::Kind::freed, .id = entry.first});
-    });
-    if (!send_record({.kind = Record::Kind::region, .id = region->id, .a = region->bytes}, region->fd.get())) {
-      shared_.erase(region->id);
-      return false;
-    }
-    shared_[region->id] = region;
+bool ShmWire::show(const std::shared_ptr<const SharedRegion>& region) {
+  tell_freed();
+  if (shared_.contains(region->id)) return true;
+  if (!socket_ ||
+      !send_record({.kind = Record::Kind::region, .id = region->id, .a = region->bytes}, region->fd.get())) {
+    return false;
   }
+  shared_[region->id] = region;
+  return true;
+}
+
+bool ShmWire::has_come(uint32_t region) {
+  if (!mapped_.contains(region)) read_socket();
+  return mapped_.contains(region);
+}
+
+// The peer lets go of what was freed here; until then its mapping keeps the memory. Ids are never used again, so a
+// mapping that is still there is never taken for another one.
+void ShmWire::tell_freed() {
+  const uint64_t freed = regions_freed();
+  if (freed == freed_ || !socket_) return;
+  freed_ = freed;
+  std::erase_if(shared_, [this](const auto& entry) {
+    if (!entry.second.expired()) return false;
+    if (send_record({.kind = Record::Kind::freed, .id = entry.first})) return true;
+    freed_ = 0;  // no room now
+    return false;
+  });
+}
+
+bool ShmWire::share(const Piece& piece, ViewPiece* view) {
+  const auto region = find_region(piece.data, piece.bytes);
+  if (region == nullptr || !show(region)) return false;
   *view = {static_cast<uint64_t>(piece.data - region->base), region->id, static_cast<uint32_t>(piece.bytes)};
   return true;
 }

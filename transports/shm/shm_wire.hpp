@@ -24,6 +24,8 @@ class ShmWire final : public RingWire {
   void refused(const Status& why) { fail(WireError::Kind::broken, why.message()); }
 
   std::string_view transport() const override { return "shm"; }
+  bool show(const std::shared_ptr<const SharedRegion>& region) override;
+  bool has_come(uint32_t region) override;
   void tick() override;
   void cancel() override;
   void close() override;
@@ -37,7 +39,7 @@ class ShmWire final : public RingWire {
     uint64_t a = 0;   // rings: bytes of each byte ring; token: its address; region: its size
     uint64_t b = 0;   // token: its value
   };
-  struct Mapping {
+  struct Mapping {  // no bytes: it could not be mapped
     std::byte* base = nullptr;
     size_t bytes = 0;
   };
@@ -58,6 +60,7 @@ class ShmWire final : public RingWire {
   void map_rings(int fd, size_t data_bytes);
   void make_rings();
   void test_pull(const Record& token);
+  void tell_freed();
 
   TransportContext context_;
   std::function<void()> forget_;
@@ -72,6 +75,7 @@ class ShmWire final : public RingWire {
   std::string unread_;     // bytes of an incomplete record
   std::deque<Fd> passed_;  // descriptors that came and whose record was not handled yet
   std::map<uint32_t, std::weak_ptr<const SharedRegion>> shared_;  // regions the peer has got
+  uint64_t freed_ = 0;                                            // regions_freed() when the peer was last told
   std::map<uint32_t, Mapping> mapped_;                            // regions of the peer's
 };
 
