@@ -54,8 +54,12 @@ Status Watch::compare(int from, const Doing& theirs, const Doing* doing) {
   }
   if (!mine.has_value() || mine->signature == theirs.signature) return {};
   if (said_sequence_ != mine->sequence) say(*mine);  // so that they can tell, too
+  return differ(*mine, from, theirs);
+}
+
+Status Watch::differ(const Doing& mine, int from, const Doing& theirs) const {
   return error(weftInvalidUsage, "the ranks' calls do not match at {}: rank {} called {}, rank {} called {}",
-               name(theirs.sequence), comm_.rank(), mine->text, from, theirs.text);
+               name(mine.sequence), comm_.rank(), mine.text, from, theirs.text);
 }
 
 Status Watch::take_alert(int from, const std::string& text, const Doing* doing, bool* known) {
@@ -111,6 +115,12 @@ Status Watch::wire_trouble(const Doing* doing) {
     trouble_ = true;
     trouble_since_ = Clock::now();
     if (doing != nullptr && trouble.kind == WireError::Kind::mismatch) say(*doing);
+  }
+  // Each of the two has said what it is in.
+  const auto& word = words_[static_cast<size_t>(bad->peer())];
+  if (doing != nullptr && trouble.kind == WireError::Kind::mismatch && word.has_value() &&
+      word->doing.sequence == doing->sequence && word->doing.signature != doing->signature) {
+    return differ(*doing, bad->peer(), word->doing);
   }
   const bool may_be_explained = trouble.kind == WireError::Kind::closed || trouble.kind == WireError::Kind::mismatch;
   if (may_be_explained && Clock::now() - trouble_since_ < kReasonWait) return {};
