@@ -75,7 +75,7 @@ std::string describe(const Call& call) {
                        call.is_send ? "to" : "from", call.root);
     return text;
   }
-  if (call.registers) return "weftCommWindowRegister";
+  if (call.registers) return kRegistration;
   text = name_of(call.collective);
   if (call.collective == Collective::barrier) return text;
   if (call.collective == Collective::alltoallv) {

@@ -43,6 +43,9 @@ struct Call : CallHead {
   }
 };
 
+// How messages and records call the operations of weftCommWindowRegister.
+inline constexpr const char* kRegistration = "window registration";
+
 // Whether the call's buffers stand in the legal in-place relation of weft.h on this rank.
 bool in_place(const Call& call, int rank);
 // Hash of what all ranks must agree on.

@@ -90,10 +90,10 @@ class Comm {
   Comm(std::unique_ptr<Bootstrap> bootstrap, const JobId& id, Config config, std::string label, Poller poller);
   Status set_up(Deadline deadline);
   Status make_transports();
-  Status exchange(Deadline deadline);
+  Status exchange(Deadline deadline, const std::string& agreed);
   Status find_nodes(Deadline deadline);
   Status choose_transports();
-  Status make_tuner();
+  Status make_tuner(const std::vector<ProgramPtr>& own);
 
   struct Member {  // what a rank says of itself
     std::string host, machine, process, agreed, spare;

@@ -2,6 +2,7 @@
 // memory, a second exchange of its outcome. O(n) messages at the root.
 #include <sched.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <bitset>
@@ -63,10 +64,16 @@ Status check_transport_list(const std::string& list) {
   return {};
 }
 
-// What must be the same on every rank, since plans, tiles and order of messages follow from it.
-std::string agreed_settings(const Config& config) {
-  return fmt::format("WEFT_ALGO={} WEFT_TILE={} WEFT_WINDOW={} WEFT_ACCUM={}", config.algo, config.tile_bytes,
-                     config.window, config.accum);
+// What must be the same on every rank, since plans, tiles and order of messages follow from it: settings, and the texts
+// of the user's algorithms.
+std::string agreed_settings(const Config& config, const std::vector<ProgramPtr>& programs) {
+  std::string text = fmt::format("WEFT_ALGO={} WEFT_TILE={} WEFT_WINDOW={} WEFT_ACCUM={}", config.algo,
+                                 config.tile_bytes, config.window, config.accum);
+  for (const ProgramPtr& program : programs) {
+    text += fmt::format(" {} {} (text {:08x})", name_of(program->collective()), program->name(),
+                        static_cast<uint32_t>(XXH64(program->text().data(), program->text().size(), 0)));
+  }
+  return text;
 }
 
 }  // namespace
@@ -116,11 +123,13 @@ Result<std::unique_ptr<Comm>> Comm::create(std::unique_ptr<Bootstrap> bootstrap,
 }
 
 Status Comm::set_up(Deadline deadline) {
+  auto programs = load_user_programs(config_.algo_path, size_);
+  if (!programs.ok()) return programs.status();
   WEFT_RETURN_IF_ERROR(make_transports());
-  WEFT_RETURN_IF_ERROR(exchange(deadline));
+  WEFT_RETURN_IF_ERROR(exchange(deadline, agreed_settings(config_, *programs)));
   WEFT_RETURN_IF_ERROR(find_nodes(deadline));
   WEFT_RETURN_IF_ERROR(choose_transports());
-  WEFT_RETURN_IF_ERROR(make_tuner());
+  WEFT_RETURN_IF_ERROR(make_tuner(*programs));
   status_file_ = StatusFile::try_create(
       config_, {.job = config_.job_id, .label = label_, .group = id_.group, .rank = rank_, .size = size_});
   recorder_ = status_file_ != nullptr ? std::make_unique<FlightRecorder>(status_file_->recorder())
@@ -154,12 +163,12 @@ Status Comm::make_transports() {
   return {};
 }
 
-Status Comm::exchange(Deadline deadline) {
+Status Comm::exchange(Deadline deadline, const std::string& agreed) {
   Member mine;
   mine.host = host_name();
   mine.machine = machine_id();
   mine.process = fmt::format("{}", ::getpid());
-  mine.agreed = agreed_settings(config_);
+  mine.agreed = agreed;
   if (size_ > 2) {
     if (auto spare = Listener::open(config_); spare.ok()) {
       spare_ = *spare;
@@ -263,13 +272,9 @@ Status Comm::choose_transports() {
   return {};
 }
 
-Status Comm::make_tuner() {
+Status Comm::make_tuner(const std::vector<ProgramPtr>& own) {
   std::vector<ProgramPtr> programs = builtin_programs();
-  if (!config_.algo_path.empty()) {
-    auto user = load_user_programs(config_.algo_path, size_);
-    if (!user.ok()) return user.status();
-    programs.insert(programs.end(), user->begin(), user->end());
-  }
+  programs.insert(programs.end(), own.begin(), own.end());
   auto tuner = Tuner::create(topology_, std::move(programs), config_.algo, static_cast<size_t>(config_.tile_bytes),
                              static_cast<uint32_t>(config_.window));
   if (!tuner.ok()) return tuner.status();

@@ -65,7 +65,7 @@ size_t tuner_bytes(const Call& call, int ranks) {
 
 // As describe(Call) had it.
 std::string describe_call(const OpSnapshot& op) {
-  if (op.collective == "barrier") return op.collective;
+  if (op.collective == "barrier" || op.collective == kRegistration) return op.collective;
   std::string text = op.collective == "alltoallv" ? fmt::format("alltoallv of {}", op.type)
                                                   : fmt::format("{} of {} {}", op.collective, op.count, op.type);
   if (!op.op.empty()) text += ", " + op.op;
@@ -288,9 +288,10 @@ Result<PlanEntry> Engine::plan(const Choice& choice, Collective, int root, bool 
 OpShape Engine::shape(const Call& call, std::string_view algorithm, int peer) {
   FlightRecorder& recorder = comm_.recorder();
   OpShape shape;
-  shape.collective = recorder.name(call.collective != Collective::sendrecv ? name_of(call.collective)
-                                   : call.is_send                          ? "send"
-                                                                           : "recv");
+  shape.collective = recorder.name(call.registers                            ? kRegistration
+                                   : call.collective != Collective::sendrecv ? name_of(call.collective)
+                                   : call.is_send                            ? "send"
+                                                                             : "recv");
   shape.type = recorder.name(kTypes[call.type].name);
   shape.op = call.reduces() ? recorder.name(call.scaled ? "premulsum" : kOps[call.op]) : uint8_t{0};
   shape.algorithm = recorder.name(algorithm);

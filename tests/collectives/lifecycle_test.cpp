@@ -271,7 +271,7 @@ TEST(Windows, EveryRankMustRegister) {
                                             : weftBarrier(comm, nullptr);
       EXPECT_EQ(result, weftInvalidUsage);
       const std::string text = weftGetLastError(comm);
-      EXPECT_NE(text.find("weftCommWindowRegister"), std::string::npos) << text;
+      EXPECT_NE(text.find("window registration"), std::string::npos) << text;
       EXPECT_NE(text.find(alike ? "allgather" : "barrier"), std::string::npos) << text;
     });
   }
@@ -492,6 +492,23 @@ TEST_F(OwnAlgorithm, IsRefusedWithLineAndReason) {
   refused(write("typo.algo", "allreduce typo\nstep {\n  sned 0 out[0]\n}\n"), "allreduce:typo", {"typo.algo:3"});
   refused(write("ring.algo", "allreduce ring\ncopy out[0] from in[0]\n"), "allreduce:ring", {"ring"});
   refused(write("star.algo", kStar), "allreduce:satr", {"satr", "star"});
+}
+
+// What the ranks run must be the same text.
+TEST_F(OwnAlgorithm, RanksThatDiffer) {
+  const std::string stars[] = {kStar, "\n" + std::string(kStar)};
+  for (int i = 0; i < 2; ++i) {
+    std::filesystem::create_directories(directory_ / std::to_string(i));
+    write(std::to_string(i) + "/star.algo", stars[i]);
+  }
+  run_launched(2, [this](int rank) {
+    const Environment environment(
+        {{"WEFT_ALGO_PATH", directory_ / std::to_string(rank)}, {"WEFT_ALGO", "allreduce:star"}});
+    weftComm_t comm = nullptr;
+    EXPECT_EQ(weftCommInitEnv(&comm, nullptr), weftInvalidUsage);
+    const std::string text = weftGetLastError(nullptr);
+    EXPECT_NE(text.find("allreduce star"), std::string::npos) << text;
+  });
 }
 
 // Ranks that differ in what must be the same are told so.

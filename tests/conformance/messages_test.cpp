@@ -4,6 +4,7 @@
 #include <numeric>
 #include <random>
 
+#include "memory/regions.hpp"
 #include "tests/conformance/suite.hpp"
 
 namespace weft::testing {
@@ -257,6 +258,37 @@ TEST_P(Messages, SenderRunsAhead) {
         ASSERT_TRUE(rank.wait([&] { return in.request.done; }));
         ASSERT_TRUE(in.memory.holds(i)) << "message " << i;
       }
+    }
+  });
+}
+
+// Memory that was shown before messages come from it; it is shown once, however often one asks.
+TEST_P(Messages, FromMemoryThatWasShown) {
+  run(2, [](Rank& rank) {
+    constexpr size_t kBytes = 3 * kMiB;
+    for (uint32_t round = 0; round < 3; ++round) {
+      auto memory = allocate_region(kBytes);
+      ASSERT_TRUE(memory.ok()) << memory.status().message();
+      const auto region = find_region(*memory, kBytes);
+      ASSERT_NE(region, nullptr);
+      rank.board().word[rank.rank()].store(region->id);
+      ASSERT_TRUE(rank.wait([&] { return rank.wire().show(region); }));
+      EXPECT_TRUE(rank.wire().show(region));
+      ASSERT_TRUE(rank.barrier());
+      const auto theirs = static_cast<uint32_t>(rank.board().word[rank.other()].load());
+      ASSERT_TRUE(rank.wait([&] { return rank.wire().has_come(theirs); }));
+      Incoming in(MessageId{round, 0, 1}, kBytes);
+      rank.wire().recv(in.request);
+      for (size_t i = 0; i < kBytes; ++i) region->base[i] = pattern(round + 10 * rank.rank(), i);
+      const Piece piece{region->base, kBytes};
+      SendRequest out;
+      out.id = MessageId{round, 0, 1};
+      out.source = {&piece, 1, kBytes};
+      rank.wire().send(out);
+      ASSERT_TRUE(rank.wait([&] { return in.request.done && out.done; }));
+      EXPECT_TRUE(in.memory.holds(round + 10 * rank.other()));
+      ASSERT_TRUE(rank.barrier());
+      ASSERT_TRUE(free_region(*memory).ok());
     }
   });
 }
