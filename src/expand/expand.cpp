@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "expand/dependencies.hpp"
+#include "expand/fuse.hpp"
 #include "expand/resolve.hpp"
 #include "expand/walk.hpp"
 
@@ -83,6 +84,7 @@ Result<Expansion> run(const Program& program, const ExpandOptions& options) {
   if (!evaluator.ok()) return evaluator.failure();
   check_hygiene(expansion.resolved, evaluator);
   if (!evaluator.ok()) return evaluator.failure();
+  fuse(expansion.resolved);
 
   auto plan = std::make_shared<Plan>();
   const RawOps& ops = expansion.resolved.raw;

@@ -19,7 +19,7 @@ constexpr size_t kAny = SIZE_MAX;
 constexpr int kAll = INT32_MAX;
 
 constexpr Rule kRules[] = {
-    {Collective::allreduce, 2, 32 << 10, "recursive_doubling"},
+    {Collective::allreduce, 2, 256 << 10, "recursive_doubling"},
     {Collective::allreduce, 2, kAny, "ring"},
     {Collective::allreduce, 8, 512, "flat"},
     {Collective::allreduce, kAll, 16 << 10, "recursive_doubling"},

@@ -124,10 +124,11 @@ class Grid : public ::testing::TestWithParam<Plane> {
  protected:
   // Failures leave the rest of a grid without meaning, and cost a timeout each.
   bool go_on() const { return !HasFailure(); }
+  bool whole() const { return test_full() && !sanitized(); }
 };
 
 TEST_P(Grid, Sample) {
-  if (test_full()) GTEST_SKIP() << "the whole grid is asked for";
+  if (whole()) GTEST_SKIP() << "the whole grid is asked for";
   const Plane& plane = GetParam();
   Random random(test_seed() + static_cast<uint64_t>(std::hash<std::string>{}(plane.name)));
   std::map<std::string, int> covered;
@@ -161,7 +162,10 @@ TEST_P(Grid, Sample) {
 // All ranks 1..9 and 16, all programs, tiles and windows; within one setting every type with every op, every root, all
 // small counts.
 TEST_P(Grid, Full) {
-  if (!test_full()) GTEST_SKIP() << "a sample is asked for; WEFT_TEST_FULL=1 runs the whole grid";
+  if (!whole()) {
+    GTEST_SKIP() << (sanitized() ? "a sanitizer's build takes a sample"
+                                 : "a sample is asked for; WEFT_TEST_FULL=1 runs the whole grid");
+  }
   const Plane& plane = GetParam();
   Random random(test_seed());
   for (const int ranks : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16}) {

@@ -42,17 +42,32 @@ TEST(Expand, RingOfFourIsTheTextbookRing) {
   EXPECT_EQ(in_place->predecessors[7], 1U);
 }
 
+// Out of place the sum is made as the other's vector comes in; in place `out` is what is being sent.
 TEST(Expand, SmallAllreducesOfTwoAreOneExchangeAndOneSum) {
   for (const char* name : {"flat", "recursive_doubling"}) {
     const auto plan = plan_of(*builtin("allreduce", name), {2, 1, 0, false});
-    ASSERT_EQ(plan->ops.size(), 3U) << ops_of(*plan);
-    EXPECT_EQ(plan->ops[0].verb, Verb::send);
-    EXPECT_EQ(plan->ops[1].verb, Verb::recv);
-    EXPECT_EQ(plan->dst(plan->ops[1])[0].buffer, Buffer::scratch);
-    EXPECT_EQ(plan->ops[2].verb, Verb::copy);
-    EXPECT_TRUE(plan->ops[2].reduce);
+    EXPECT_EQ(ops_of(*plan), "0 send to 0: in[0]\n0 recv reduce from 0: out[0] with in[0]\n");
     EXPECT_EQ(plan->steps, 2U);
+    const auto in_place = plan_of(*builtin("allreduce", name), {2, 1, 0, true});
+    ASSERT_EQ(in_place->ops.size(), 3U) << ops_of(*in_place);
+    EXPECT_EQ(in_place->dst(in_place->ops[1])[0].buffer, Buffer::scratch);
+    EXPECT_TRUE(in_place->ops[2].verb == Verb::copy && in_place->ops[2].reduce);
+    EXPECT_EQ(in_place->steps, 2U);
   }
+}
+
+// What else uses the scratch, or what lies between, keeps a receive and its combination apart.
+TEST(Expand, AReceiveCombinesAtOnceOnlyWhereNothingStandsInTheWay) {
+  const std::string head = "allreduce x scratch=2\nstep { send 1-r in[0]  recv 1-r scratch[0] }\n";
+  const auto copies = [&head](const std::string& rest) {
+    const auto plan = plan_of(*parse(head + rest), {2, 0, 0, false});
+    return std::count_if(plan->ops.begin(), plan->ops.end(), [](const Op& op) { return op.verb == Verb::copy; });
+  };
+  EXPECT_EQ(copies("copy reduce out[0] from in[0], scratch[0]"), 0);
+  EXPECT_EQ(copies("copy reduce out[0] from scratch[0], in[0]"), 0);
+  EXPECT_EQ(copies("copy scratch[1] from scratch[0]\ncopy reduce out[0] from in[0], scratch[0]"), 2);
+  EXPECT_EQ(copies("copy out[0] from in[0]\ncopy reduce out[0] from out[0], scratch[0]"), 2);
+  EXPECT_EQ(copies("copy scratch[1] from in[0]\ncopy reduce out[0] from scratch[1], scratch[0]"), 2);
 }
 
 TEST(Expand, FlatCombinesInTheOrderOfTheRanks) {
