@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <bitset>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "bootstrap/bytes.hpp"
 #include "comm/comm.hpp"
 #include "log/log.hpp"
 
@@ -79,29 +79,28 @@ std::string agreed_settings(const Config& config, const std::vector<ProgramPtr>&
 }  // namespace
 
 std::string Comm::pack(const Member& member) {
-  nlohmann::json json{{"host", member.host},
-                      {"machine", member.machine},
-                      {"process", member.process},
-                      {"agreed", member.agreed},
-                      {"spare", member.spare}};
-  for (const auto& [transport, address] : member.addresses) json["addresses"][transport] = address;
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::string text;
+  for (const std::string* field : {&member.host, &member.machine, &member.process, &member.agreed, &member.spare}) {
+    put_text(text, *field);
+  }
+  for (const auto& [transport, address] : member.addresses) {
+    put_text(text, transport);
+    put_text(text, address);
+  }
+  return text;
 }
 
 Result<Comm::Member> Comm::unpack(const std::string& text) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object()) return error(weftRemoteError, "a rank introduced itself in a form that is not understood");
   Member member;
-  member.host = json.value("host", "");
-  member.machine = json.value("machine", "");
-  member.process = json.value("process", "");
-  member.agreed = json.value("agreed", "");
-  member.spare = json.value("spare", "");
-  if (auto addresses = json.find("addresses"); addresses != json.end() && addresses->is_object()) {
-    for (const auto& [transport, address] : addresses->items()) {
-      if (address.is_string()) member.addresses.emplace_back(transport, address.get<std::string>());
-    }
+  ByteReader reader(text);
+  for (std::string* field : {&member.host, &member.machine, &member.process, &member.agreed, &member.spare}) {
+    *field = reader.text();
   }
+  while (reader.ok() && !reader.rest().empty()) {
+    const std::string_view transport = reader.text(), address = reader.text();
+    member.addresses.emplace_back(transport, address);
+  }
+  if (!reader.ok()) return error(weftRemoteError, "a rank introduced itself in a form that is not understood");
   return member;
 }
 

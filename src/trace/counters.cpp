@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 namespace weft {
 namespace {
@@ -42,29 +41,6 @@ class Exposition {
 };
 
 }  // namespace
-
-std::string counters_json(const CommCounters& counters, const std::vector<OpSnapshot>& recorder) {
-  auto wires = nlohmann::json::array();
-  for (const WireCounters& wire : counters.wires) {
-    wires.push_back({{"peer", wire.peer},
-                     {"transport", wire.transport},
-                     {"bytes_sent", wire.bytes_sent},
-                     {"bytes_received", wire.bytes_received},
-                     {"messages_sent", wire.messages_sent},
-                     {"messages_received", wire.messages_received}});
-  }
-  const nlohmann::json all = {{"job", counters.job},
-                              {"label", counters.label},
-                              {"rank", counters.rank},
-                              {"size", counters.size},
-                              {"group", fmt::format("{:016x}", counters.group)},
-                              {"operations", counters.operations},
-                              {"failures", counters.failures},
-                              {"wires", std::move(wires)},
-                              {"recorder", nlohmann::json::parse(snapshots_json(recorder))}};
-  // Labels are the user's bytes and need not be UTF-8.
-  return all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
 
 std::string counters_prometheus(const CommCounters& counters, const std::vector<OpSnapshot>& recorder) {
   Exposition out(counters);

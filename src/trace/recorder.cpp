@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -151,29 +150,6 @@ std::string describe(const OpSnapshot& op, uint64_t now_ns) {
     line += fmt::format(", {} for rank {}", op.state == OpState::failed ? "waited" : "waits", op.waiting_for);
   return line;
 }
-
-std::string snapshots_json(const std::vector<OpSnapshot>& ops) {
-  auto list = nlohmann::json::array();
-  for (const OpSnapshot& op : ops) {
-    list.push_back({{"sequence", op.sequence & ~FlightRecorder::kPointToPoint},
-                    {"point_to_point", (op.sequence & FlightRecorder::kPointToPoint) != 0},
-                    {"collective", op.collective},
-                    {"type", op.type},
-                    {"op", op.op},
-                    {"root", op.root},
-                    {"count", op.count},
-                    {"bytes", op.bytes},
-                    {"algorithm", op.algorithm},
-                    {"transport", op.transport},
-                    {"state", name_of(op.state)},
-                    {"start_ns", op.start_ns},
-                    {"end_ns", op.end_ns},
-                    {"waiting_for", op.waiting_for}});
-  }
-  return list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-std::string FlightRecorder::to_json(size_t last) const { return snapshots_json(newest(snapshot(), last)); }
 
 std::string FlightRecorder::to_text(size_t last) const {
   std::string text;

@@ -125,8 +125,7 @@ class FlightRecorder {
   std::vector<OpSnapshot> snapshot() const { return snapshot(*memory_); }
   static std::vector<OpSnapshot> snapshot(const RecorderMemory& memory);
 
-  // An array of objects; a table with one line per operation. `last` limits both to the newest.
-  std::string to_json(size_t last = RecorderMemory::kSlots) const;
+  // A table with one line per operation, of the newest `last`.
   std::string to_text(size_t last = RecorderMemory::kSlots) const;
 
  private:
@@ -152,6 +151,7 @@ class FlightRecorder {
 
 // One line: "#12 allreduce float32 sum count 1024 (4.0 KiB) ring/shm running 1.2 ms, waits for rank 3".
 std::string describe(const OpSnapshot& op, uint64_t now_ns);
+// An array of objects.
 std::string snapshots_json(const std::vector<OpSnapshot>& ops);
 
 }  // namespace weft

@@ -9,13 +9,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "log/log.hpp"
+#include "trace/json.hpp"
 
 namespace weft {
 namespace detail {
@@ -58,11 +58,6 @@ State& state() {
 // Buffers live as long as the process, except between tests: a writer may still hold one.
 std::atomic<Buffer*> buffer{nullptr};
 
-const char* kind_name(TraceKind kind) {
-  constexpr const char* kNames[] = {"operation", "send", "recv", "copy", "wait"};
-  return kNames[size_t(kind)];
-}
-
 // Events that overlap in time need rows of their own: rows of one kind and peer are filled first-fit by begin.
 class Rows {
  public:
@@ -100,30 +95,6 @@ std::string row_name(const TraceEvent& event) {
   return "operations";
 }
 
-nlohmann::json event_json(const TraceEvent& event, int row, const TickScale& scale) {
-  const uint64_t begin = scale.ns(event.begin), end = std::max(begin, scale.ns(event.end));
-  nlohmann::json args = {
-      {"sequence", event.sequence}, {"bytes", event.bytes}, {"group", fmt::format("{:016x}", event.group)}};
-  if (event.kind != TraceKind::operation) {
-    args["tile"] = event.tile;
-    args["step"] = event.step;
-    args["peer"] = event.peer;
-  }
-  return {{"ph", "X"},
-          {"name", event.name != nullptr ? event.name : kind_name(event.kind)},
-          {"cat", kind_name(event.kind)},
-          {"pid", event.rank},
-          {"tid", row},
-          {"ts", double(begin) / 1e3},
-          {"dur", double(end - begin) / 1e3},
-          {"args", std::move(args)}};
-}
-
-// Perfetto shows a "process" per rank, named with where it runs.
-nlohmann::json metadata(const char* what, int rank, int row, const std::string& name) {
-  return {{"ph", "M"}, {"name", what}, {"pid", rank}, {"tid", row}, {"args", {{"name", name}}}};
-}
-
 // One event at a time: a full buffer would be ten times its size as one JSON value.
 Status write_events(std::FILE* file, const Buffer& from) {
   std::vector<const TraceEvent*> order;
@@ -133,22 +104,21 @@ Status write_events(std::FILE* file, const Buffer& from) {
   std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->begin < b->begin; });
 
   const TickScale scale(from.first);
-  const uint64_t dropped = from.dropped();
-  const nlohmann::json other = {{"dropped_events", dropped}, {"clock", "CLOCK_MONOTONIC"}};
-  fmt::print(file, "{{\"displayTimeUnit\":\"ns\",\"otherData\":{},\"traceEvents\":[", other.dump());
+  fmt::print(file, "{{\"displayTimeUnit\":\"ns\",\"otherData\":{},\"traceEvents\":[",
+             trace_header_json(from.dropped()));
   const char* separator = "\n";
-  const auto put = [&](const nlohmann::json& value) {
-    fmt::print(file, "{}{}", separator, value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  const auto put = [&](const std::string& value) {
+    fmt::print(file, "{}{}", separator, value);
     separator = ",\n";
   };
   Rows rows;
   std::set<int32_t> ranks;
   for (const TraceEvent* event : order) {
     if (ranks.insert(event->rank).second)
-      put(metadata("process_name", event->rank, 0, expand_path("rank %r (%h %p)", event->rank)));
+      put(trace_metadata_json("process_name", event->rank, 0, expand_path("rank %r (%h %p)", event->rank)));
     const auto [row, fresh] = rows.place(*event);
-    if (fresh) put(metadata("thread_name", event->rank, row, row_name(*event)));
-    put(event_json(*event, row, scale));
+    if (fresh) put(trace_metadata_json("thread_name", event->rank, row, row_name(*event)));
+    put(trace_event_json(*event, row, scale));
   }
   fmt::print(file, "\n]}}\n");
   if (std::ferror(file) != 0) return system_error(errno, "writing the trace");
