@@ -123,13 +123,14 @@ Choice Tuner::choose(Collective collective, size_t bytes) const {
   if (index != kFree && programs_[static_cast<size_t>(index)]->supports(ranks)) {
     choice.reason = "forced";
   } else {
+    const bool refused = index != kFree;
     index = kFree;
     for (const Rule& rule : kRules) {
       if (rule.collective != collective || ranks > rule.most_ranks || bytes > rule.most_bytes) continue;
       const int candidate = find(programs_, collective, rule.algorithm);
       if (candidate == kFree || !programs_[static_cast<size_t>(candidate)]->supports(ranks)) continue;
       index = candidate;
-      choice.reason = "by size and number of ranks";
+      choice.reason = refused ? "the forced one is not for this number of ranks" : "by size and number of ranks";
       break;
     }
     for (size_t i = 0; index == kFree && i < programs_.size(); ++i) {

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "ranks.hpp"
+#include "tuner/tuner.hpp"
 
 namespace weft::testing {
 namespace {
@@ -492,6 +493,19 @@ TEST_F(OwnAlgorithm, IsRefusedWithLineAndReason) {
   refused(write("typo.algo", "allreduce typo\nstep {\n  sned 0 out[0]\n}\n"), "allreduce:typo", {"typo.algo:3"});
   refused(write("ring.algo", "allreduce ring\ncopy out[0] from in[0]\n"), "allreduce:ring", {"ring"});
   refused(write("star.algo", kStar), "allreduce:satr", {"satr", "star"});
+}
+
+// A forced program that is not for this number of ranks gives way to another, and the reason, which is logged, says so.
+TEST(Configuration, ForcedWhereItDoesNotFit) {
+  for (const int ranks : {3, 4}) {
+    Topology topology;
+    topology.ranks = ranks;
+    auto tuner = Tuner::create(topology, builtin_programs(), "allgather:doubling", 0, 0);
+    ASSERT_TRUE(tuner.ok());
+    const Choice choice = tuner->choose(Collective::allgather, 1000);
+    EXPECT_EQ(choice.program->name() == "doubling", ranks == 4);
+    EXPECT_EQ(choice.reason, ranks == 4 ? "forced" : "the forced one is not for this number of ranks");
+  }
 }
 
 // What the ranks run must be the same text.
