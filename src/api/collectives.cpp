@@ -148,6 +148,7 @@ Status rooted(weftComm* comm, Call call, weftStream* stream) {
 // Whether the call was of a shape that was checked and has run before, which spares it all that; *status is then its.
 bool run_known(weftComm* comm, const CallHead& head, weftStream* stream, Status* status) {
   if (stream != nullptr || comm == nullptr || comm->magic != weftComm::kMagic) return false;
+  if (!valid_type(head.type) || head.op < weftSum || head.op >= weftNumOps) return false;
   if (!comm->ready.load(std::memory_order_acquire) || comm->comm == nullptr || comm->own_stream != nullptr)
     return false;
   return !in_group() && !comm->comm->forked() && comm->comm->engine().run_known(head, status);

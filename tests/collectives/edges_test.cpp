@@ -373,6 +373,11 @@ TEST(Edges, WrongArguments) {
     EXPECT_EQ(weftAllReduce(a, b, 4, weftFloat32, weftSum, nullptr, nullptr), weftInvalidArgument);
     EXPECT_NE(std::string(weftGetLastError(nullptr)).find("comm"), std::string::npos);
     WEFT_EXPECT_OK(weftAllReduce(a, b, 4, weftFloat32, weftSum, comm, nullptr), comm);
+    // What has run before is not checked again; what only looks like it is.
+    says(weftAllReduce(nullptr, b, 4, weftFloat32, weftSum, comm, nullptr), "sendbuff");
+    says(weftAllReduce(a, a + 1, 4, weftFloat32, weftSum, comm, nullptr), "overlap");
+    WEFT_EXPECT_OK(weftAllReduce(a, b, 4, weftInt8, weftProd, comm, nullptr), comm);
+    says(weftAllReduce(a, b, 4, static_cast<weftDataType_t>(256 + weftInt8), weftSum, comm, nullptr), "datatype=256");
   });
 }
 
