@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-constexpr size_t kHeaderBytes = 5;
+constexpr size_t kFrameHeaderBytes = 5;
 constexpr size_t kReadBytes = 64 << 10;
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK; }
@@ -21,7 +21,7 @@ bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
 SharedBytes encode_frame(FrameType type, std::string_view body) {
   std::string out;
-  out.reserve(kHeaderBytes + body.size());
+  out.reserve(kFrameHeaderBytes + body.size());
   put(out, static_cast<uint32_t>(body.size()));
   out.push_back(static_cast<char>(type));
   out += body;
@@ -64,7 +64,7 @@ bool FrameSocket::fill() {
   } while (got < 0 && errno == EINTR);
   const bool alive = got > 0 || (got < 0 && would_block());
   in_.resize(had + static_cast<size_t>(std::max<ssize_t>(got, 0)));
-  if (in_.size() >= kHeaderBytes && ByteReader(in_).get<uint32_t>() > max_frame_) {
+  if (in_.size() >= kFrameHeaderBytes && ByteReader(in_).get<uint32_t>() > max_frame_) {
     in_.clear();  // a length that no Weft sends: nothing behind it can be trusted
     return false;
   }
@@ -73,11 +73,11 @@ bool FrameSocket::fill() {
 
 std::optional<Frame> FrameSocket::next() {
   const std::string_view bytes = std::string_view(in_).substr(in_offset_);
-  if (bytes.size() < kHeaderBytes) return std::nullopt;
+  if (bytes.size() < kFrameHeaderBytes) return std::nullopt;
   const size_t size = ByteReader(bytes).get<uint32_t>();
-  if (size > max_frame_ || bytes.size() - kHeaderBytes < size) return std::nullopt;
-  Frame frame{static_cast<FrameType>(bytes[4]), std::string(bytes.substr(kHeaderBytes, size))};
-  in_offset_ += kHeaderBytes + size;
+  if (size > max_frame_ || bytes.size() - kFrameHeaderBytes < size) return std::nullopt;
+  Frame frame{static_cast<FrameType>(bytes[4]), std::string(bytes.substr(kFrameHeaderBytes, size))};
+  in_offset_ += kFrameHeaderBytes + size;
   return frame;
 }
 

@@ -17,11 +17,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A root of our own answers as soon as it has come to its join.
-constexpr milliseconds kProbeTime{1000};
-// How long a port may be held by somebody silent before a root takes it for a stranger's.
-constexpr milliseconds kMuteTime{3000};
-
 Deadline at_most(milliseconds time, Deadline deadline) {
   const Deadline own = Deadline::after(time);
   return own.at() < deadline.at() ? own : deadline;

@@ -5,6 +5,7 @@
 // its own job goes there without a listener: joining then tells both that two processes claim rank 0.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -20,6 +21,10 @@ struct Meeting {
   JobId id;
   std::shared_ptr<Listener> listener;
 };
+
+// A root of our own answers as soon as it has come to its join; silent for longer than the second of these, whoever
+// holds the place is a stranger.
+constexpr std::chrono::milliseconds kProbeTime{1000}, kMuteTime{3000};
 
 // Secret and group from what all ranks of the job know. As secret as the parts are: with WEFT_SECRET among them good,
 // with nothing but a launcher's job id it keeps jobs apart, but not an attacker away who can read that id.

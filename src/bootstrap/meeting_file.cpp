@@ -17,9 +17,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kProbeTime{1000};
-// A root that is alive but not in its join yet is silent; longer than this it is a stranger at a port of the past.
-constexpr milliseconds kMuteTime{3000};
 constexpr std::string_view kTitle = "weft-rendezvous";
 
 // One line: title, tag of the job, id, and a digest of all that, by which a half-written file is known.

@@ -5,7 +5,7 @@
 namespace weft {
 namespace {
 
-constexpr uint32_t kNone = UINT32_MAX;
+constexpr uint32_t kNoOp = UINT32_MAX;
 
 class Fusion {
  public:
@@ -30,7 +30,7 @@ class Fusion {
       if (op.verb != Verb::copy || op.sources() != 2 || op.length == 0) continue;
       for (const uint32_t received : {2U, 1U}) {
         const uint32_t recv = receive_of(op, received);
-        if (recv == kNone || !free(recv, i, 3 - received)) continue;
+        if (recv == kNoOp || !free(recv, i, 3 - received)) continue;
         join(raw_.ops[recv], op, 3 - received);
         gone[i] = true;
         break;
@@ -45,7 +45,7 @@ class Fusion {
 
  private:
   struct Use {
-    uint32_t reads = 0, writes = 0, writer = kNone;
+    uint32_t reads = 0, writes = 0, writer = kNoOp;
   };
 
   uint32_t storage(const RawOp& op, uint32_t list, uint32_t position) const {
@@ -55,13 +55,13 @@ class Fusion {
   // The plain receive that writes all of this list, which is scratch and used for nothing else.
   uint32_t receive_of(const RawOp& op, uint32_t list) const {
     const uint32_t recv = uses_[storage(op, list, 0)].writer;
-    if (recv == kNone || raw_.ops[recv].verb != Verb::recv || raw_.ops[recv].reduce) return kNone;
-    if (raw_.ops[recv].length != op.length || raw_.ops[recv].step >= op.step) return kNone;
+    if (recv == kNoOp || raw_.ops[recv].verb != Verb::recv || raw_.ops[recv].reduce) return kNoOp;
+    if (raw_.ops[recv].length != op.length || raw_.ops[recv].step >= op.step) return kNoOp;
     for (uint32_t j = 0; j < op.length; ++j) {
       const uint32_t here = storage(op, list, j);
       const Use& use = uses_[here];
-      if (resolved_.places[raw_.list(op, list)[j]].buffer != Buffer::scratch) return kNone;
-      if (use.reads != 1 || use.writes != 1 || storage(raw_.ops[recv], 0, j) != here) return kNone;
+      if (resolved_.places[raw_.list(op, list)[j]].buffer != Buffer::scratch) return kNoOp;
+      if (use.reads != 1 || use.writes != 1 || storage(raw_.ops[recv], 0, j) != here) return kNoOp;
     }
     return recv;
   }
