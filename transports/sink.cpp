@@ -1,6 +1,6 @@
 #include <algorithm>
-#include <cstring>
 
+#include "kernels/reduce.hpp"
 #include "transports/transport.hpp"
 
 namespace weft {
@@ -17,7 +17,7 @@ void Sink::consume(size_t offset, const std::byte* data, size_t size) const {
       if (reduce != nullptr) {
         reduce(to, acc[i].data + inside, data, take / element);
       } else {
-        std::memcpy(to, data, take);
+        copy(to, data, take, stream);
       }
       offset += take;
       data += take;

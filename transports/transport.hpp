@@ -57,6 +57,7 @@ struct Sink {
   const Piece* acc = nullptr;
   ReduceFn reduce = nullptr;
   uint32_t element = 1;  // bytes of one element; a transport that hands over parts cuts at multiples of it
+  bool stream = false;   // what is only copied goes past the caches
 
   // Takes bytes [offset, offset + size) of the message, whatever pieces they fall into. Both are multiples of element.
   void consume(size_t offset, const std::byte* data, size_t size) const;

@@ -326,11 +326,10 @@ Status Engine::launch(Operation& operation) {
                       .owner = &comm_,
                       .rank = comm_.rank(),
                       .group = comm_.group()};
+  launch.stream = call.count * type_bytes(operation.type) >= kStreamResults;
   if (call.reduces() || call.collective == Collective::barrier) {
     launch.reduce = reduce_function(operation.type, base_op(call));
-    if (call.count * type_bytes(operation.type) >= kStreamResults) {
-      launch.stream = reduce_function(operation.type, base_op(call), true);
-    }
+    launch.streaming = reduce_function(operation.type, base_op(call), true);
   }
   operation.begun_ticks = ticks_now();
   const int neighbour = entry->plan->ops.empty() ? -1 : entry->plan->ops.front().peer;
@@ -378,6 +377,7 @@ Status Engine::launch_point_to_point(Operation& operation) {
   operation.ticket = comm_.recorder().begin(shape(call, "direct", call.root), operation.id.sequence);
   if (operation.flow->start({.entry = entry,
                              .id = operation.id,
+                             .stream = call.count * type_bytes(call.type) >= kStreamResults,
                              .wire_to = wire_of,
                              .owner = &comm_,
                              .rank = comm_.rank(),

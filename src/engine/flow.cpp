@@ -115,6 +115,10 @@ bool Flow::post(Lane& lane) {
   return moved;
 }
 
+bool Flow::streams(uint32_t op) const {
+  return launch_.stream && plan_->successor_begin[op] == plan_->successor_begin[op + 1];
+}
+
 void Flow::launch_node(Lane& lane, uint32_t op_index, uint32_t tile, size_t bytes) {
   const Op& op = plan_->ops[op_index];
   if (idle_.empty()) idle_.push_back(std::make_unique<Node>());
@@ -137,10 +141,10 @@ void Flow::launch_node(Lane& lane, uint32_t op_index, uint32_t tile, size_t byte
     if (op.reduce) {
       geometry_.pieces(plan_->dst(op), plan_->src(op), tile, &node->pieces, &node->accumulators);
       sink.acc = node->accumulators.data();
-      const bool last = plan_->successor_begin[op_index] == plan_->successor_begin[op_index + 1];
-      sink.reduce = last && launch_.stream != nullptr ? launch_.stream : launch_.reduce;
+      sink.reduce = streams(op_index) ? launch_.streaming : launch_.reduce;
     } else {
       geometry_.pieces(plan_->dst(op), tile, &node->pieces);
+      sink.stream = streams(op_index);
     }
     sink.dst = node->pieces.data();
     sink.count = static_cast<uint32_t>(node->pieces.size());
@@ -181,6 +185,7 @@ void Flow::run_copy(const Op& op, uint32_t tile) {
   std::vector<RegionWalk> walks;
   for (uint16_t i = 0; i < op.sources; ++i) walks.emplace_back(src.subspan(i * per_source, per_source));
   std::vector<const std::byte*> from(op.sources);
+  const bool stream = streams(static_cast<uint32_t>(&op - plan_->ops.data()));
   for (RegionWalk to(dst); !to.at_end(); to.next()) {
     const Piece piece = geometry_.piece(to.buffer(), to.chunk(), tile);
     for (size_t i = 0; i < walks.size(); ++i) {
@@ -189,7 +194,7 @@ void Flow::run_copy(const Op& op, uint32_t tile) {
     }
     if (piece.bytes == 0) continue;
     if (op.sources == 1) {
-      copy(piece.data, from[0], piece.bytes);
+      copy(piece.data, from[0], piece.bytes, stream);
     } else {
       combine(launch_.reduce, geometry_.element_bytes(), piece, from);
     }

@@ -26,7 +26,8 @@ class Flow {
     PlanEntry entry;
     MessageId id;  // index is counted from id.index up, on each wire and direction
     ReduceFn reduce = nullptr;
-    ReduceFn stream = nullptr;  // the same with streaming stores, for results that no op reads; null: never
+    ReduceFn streaming = nullptr;  // the same with streaming stores
+    bool stream = false;           // results that no op reads go past the caches
     WireTo wire_to = nullptr;
     void* owner = nullptr;
     int rank = 0;
@@ -67,6 +68,7 @@ class Flow {
   void open_tile(uint32_t tile);
   void complete(uint32_t op, uint32_t tile);
   bool post(Lane& lane);
+  bool streams(uint32_t op) const;
   void launch_node(Lane& lane, uint32_t op, uint32_t tile, size_t bytes);
   bool reap();
   bool run_copies();

@@ -48,8 +48,8 @@ ReduceFn reduce_function(weftDataType_t type, weftRedOp_t op, bool stream) {
   }
 }
 
-void copy(void* dst, const void* src, size_t bytes) {
-  if (bytes >= kStreamCopyBytes) {
+void copy(void* dst, const void* src, size_t bytes, bool stream) {
+  if (bytes >= (stream ? kStreamTileBytes : kStreamCopyBytes)) {
     HWY_DYNAMIC_DISPATCH(stream_copy)(dst, src, bytes);
   } else if (bytes != 0) {
     std::memcpy(dst, src, bytes);

@@ -37,8 +37,8 @@ void divide(void* dst, const void* a, int divisor, size_t count, weftDataType_t 
 void widen(float* dst, const void* a, size_t count, weftDataType_t type);
 void narrow(void* dst, const float* a, size_t count, weftDataType_t type);
 
-// memcpy that streams past the caches from the size where that pays.
-void copy(void* dst, const void* src, size_t bytes);
+// memcpy that streams past the caches from the size where that pays; `stream` as above.
+void copy(void* dst, const void* src, size_t bytes, bool stream = false);
 
 // The SIMD target in use, for logs: "AVX3" (AVX-512), "AVX2", "SSE4", "SCALAR", ...
 const char* kernel_target();
