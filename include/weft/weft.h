@@ -156,11 +156,12 @@ WEFT_API weftResult_t weftCommInitEnv(weftComm_t* comm, weftConfig_t* config);
  * devlist are not used for host memory; NULL is legal. */
 WEFT_API weftResult_t weftCommInitAll(weftComm_t* comms, int ndev, const int* devlist);
 /* Collective over comm. Ranks with the same colour form a new communicator, ordered by key, then by rank. Colour
- * WEFT_SPLIT_NOCOLOR stores NULL. config may be NULL: the parent's. */
+ * WEFT_SPLIT_NOCOLOR stores NULL. config may be NULL: the parent's. Other calls on comm go on meanwhile. */
 #define WEFT_SPLIT_NOCOLOR (-1)
 WEFT_API weftResult_t weftCommSplit(weftComm_t comm, int color, int key, weftComm_t* newcomm, weftConfig_t* config);
 /* A new communicator of all ranks but those listed, ordered by rank; called by every remaining rank, not by the
- * excluded ones, which may be dead. WEFT_SHRINK_ABORT also ends what is in flight on comm first. */
+ * excluded ones, which may be dead. WEFT_SHRINK_ABORT also ends what is in flight on comm first. After a failure, as
+ * when one more rank turns out to be dead, it may be called again. config may be NULL: the parent's. */
 #define WEFT_SHRINK_DEFAULT 0x00
 #define WEFT_SHRINK_ABORT 0x01
 WEFT_API weftResult_t weftCommShrink(weftComm_t comm, int* excludeRanksList, int excludeRanksCount, weftComm_t* newcomm,
@@ -169,8 +170,8 @@ WEFT_API weftResult_t weftCommShrink(weftComm_t comm, int* excludeRanksList, int
 WEFT_API weftResult_t weftCommFinalize(weftComm_t comm);
 /* Releases comm; finalizes it first where that was not done. */
 WEFT_API weftResult_t weftCommDestroy(weftComm_t comm);
-/* Ends all operations on comm with weftAborted within a second, from any thread, and tells the other ranks. comm must
- * still be released with weftCommDestroy. */
+/* Ends all operations on comm with weftAborted within a second, from any thread, and tells the other ranks; so it does
+ * with an initialisation that goes on in the background. comm must still be released with weftCommDestroy. */
 WEFT_API weftResult_t weftCommAbort(weftComm_t comm);
 /* weftSuccess, weftInProgress, or the error that ended comm. */
 WEFT_API weftResult_t weftCommGetAsyncError(weftComm_t comm, weftResult_t* asyncError);
@@ -304,7 +305,9 @@ WEFT_API weftResult_t weftRecv(void* recvbuff, size_t count, weftDataType_t data
                                weftStream_t stream);
 /* Calls between Start and End are issued together at End: point-to-point calls make progress at once, and
  * communicators of one thread do not wait for each other. Groups nest; the outermost End issues. An error in one call
- * is returned there and by End, which then issues nothing. */
+ * is returned there and by End, which then issues nothing. weftCommInitRank*, weftCommInitEnv, weftCommSplit and
+ * weftCommShrink in a group store the communicator at once and make it at End; where that fails it must still be
+ * released with weftCommDestroy. What has calls in the group cannot be finalized or destroyed in it. */
 WEFT_API weftResult_t weftGroupStart(void);
 WEFT_API weftResult_t weftGroupEnd(void);
 

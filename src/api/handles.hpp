@@ -12,6 +12,7 @@
 
 #include "comm/comm.hpp"
 #include "engine/stream.hpp"
+#include "status/process.hpp"
 
 struct weftStream {
   static constexpr uint32_t kMagic = 0x57535452;
@@ -29,8 +30,11 @@ struct weftComm {
   };
 
   uint32_t magic = kMagic;
-  int rank = 0, size = 1;
+  const uint32_t forks = weft::forks();  // as it was when this was made
+  int rank = 0, size = 0;
+  bool placed = false;  // rank and size are known though it is not ready
   bool blocking = true;
+  std::atomic<bool> abort_requested{false};
   std::unique_ptr<weft::Comm> comm;  // null until a non-blocking initialisation is done
   std::thread init;                  // of a non-blocking initialisation
   std::atomic<bool> ready{false};
@@ -65,19 +69,34 @@ weftResult_t guarded(weftComm* comm, Body&& body) {
   }
 }
 
-// A communicator that can take calls now.
+// A communicator, of this process.
+Status check_handle(weftComm* comm);
+// One that can take calls now.
 Status check_ready(weftComm* comm);
 Status check_stream(weftStream* stream);
 
 // Issues a checked call: now, on its stream, or at the end of this thread's group.
 Status issue(weftComm* comm, Call call, weftStream* stream);
 bool in_group();
-// Keeps for the end of this thread's group what waits for other ranks, which may be in the same group: an
-// initialisation (comm is null), or a registration. Those of one communicator are done in order.
-void defer(weftComm* comm, std::function<Status()> work);
+// Keeps for the end of this thread's group what waits for other ranks, which may be in the same group. What is of one
+// communicator (parent, where it is not null) is done in order. made: whom the work makes, if anybody.
+void defer(weftComm* parent, std::function<Status()> work, weftComm* made = nullptr);
+// An error where this thread's group still has calls of comm, or on the stream, so that it cannot go.
+Status check_unused(const weftComm* comm);
+Status check_unused(const weftStream* stream);
 
-Status init_rank(weftComm** comm, int nranks, const weftUniqueId& id, int rank, const weftConfig_t* config);
-// The process's configuration with what the caller's says otherwise.
+// `base` with what the caller's configuration says otherwise; *blocking is left alone where it says nothing.
 Result<Config> merged_config(const Config& base, const weftConfig_t* config, std::string* label, bool* blocking);
+Deadline init_deadline(const Config& config, const std::atomic<bool>& aborted);
+// With the handle's rank and size, and the options' id, listener and deadline.
+Result<std::unique_ptr<Comm>> join_and_create(const weftComm& handle, JoinOptions options, const Config& config,
+                                              const std::string& label);
+// Makes handle.comm, here or in the background.
+Status bring_up(weftComm& handle, std::function<Result<std::unique_ptr<Comm>>()> make);
+// Runs `make` (which ends in bring_up) on the handle, at once or at the end of this thread's group, and gives it to
+// *to.
+Status start(weftComm* parent, std::unique_ptr<weftComm> handle, std::function<Status(weftComm&)> make, weftComm** to);
+// weftCommAbort of one that is ready.
+void abort_ready(weftComm& handle);
 
 }  // namespace weft

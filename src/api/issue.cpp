@@ -1,5 +1,6 @@
 // From a checked call to the engine: errors, groups, blocking and asynchronous.
 #include <algorithm>
+#include <map>
 
 #include "api/handles.hpp"
 
@@ -12,9 +13,14 @@ struct Group {
     Call call;
     weftStream* stream;
   };
+  struct Deferred {
+    weftComm* parent;
+    weftComm* made;
+    std::function<Status()> work;
+  };
   int depth = 0;
   std::vector<Item> items;
-  std::vector<std::pair<weftComm*, std::function<Status()>>> deferred;
+  std::vector<Deferred> deferred;
   Status first_error;
 };
 
@@ -28,57 +34,76 @@ std::string& thread_error() {
   return text;
 }
 
-// What was deferred in a group, at once: initialisations wait for each other, and so do registrations of different
-// communicators.
-Status run_deferred(const std::vector<std::pair<weftComm*, std::function<Status()>>>& deferred) {
+// All at once, since they wait for each other; but what is of one communicator in order.
+Status run_deferred(const std::vector<Group::Deferred>& deferred) {
   std::vector<Status> results(deferred.size());
   std::vector<std::thread> threads;
   for (size_t i = 0; i < deferred.size(); ++i) {
-    weftComm* comm = deferred[i].first;
-    const auto same = [comm](const auto& entry) { return entry.first == comm; };
-    if (comm != nullptr && std::any_of(deferred.begin(), deferred.begin() + static_cast<ptrdiff_t>(i), same)) continue;
-    threads.emplace_back([&deferred, &results, comm, i] {
-      results[i] = deferred[i].second();
-      for (size_t next = i + 1; comm != nullptr && next < deferred.size(); ++next) {
-        if (deferred[next].first == comm) results[next] = deferred[next].second();
+    const auto same = [parent = deferred[i].parent](const Group::Deferred& entry) {
+      return parent != nullptr && entry.parent == parent;
+    };
+    if (std::any_of(deferred.begin(), deferred.begin() + static_cast<ptrdiff_t>(i), same)) continue;
+    threads.emplace_back([&deferred, &results, same, i] {
+      results[i] = deferred[i].work();
+      for (size_t next = i + 1; next < deferred.size(); ++next) {
+        if (same(deferred[next])) results[next] = deferred[next].work();
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
+  Status status;
   for (const Status& result : results) {
-    if (!result.ok() && result.code() != weftInProgress) return result;
+    if (status.ok() || (status.code() == weftInProgress && !result.ok())) status = result;
   }
-  return {};
+  return status;
 }
 
+// The streams of these calls, each once, and locked in one order for all threads.
+struct Streams {
+  explicit Streams(const std::vector<Group::Item>& items) {
+    for (const Group::Item& item : items) {
+      if (item.stream != nullptr) all[item.stream];
+    }
+    for (const auto& [stream, job] : all) locks.push_back(stream->stream.lock());
+  }
+  // Hands over a job to each.
+  void push() {
+    for (auto& [stream, job] : all) stream->stream.push(std::move(job));
+    locks.clear();
+    for (auto& [stream, job] : all) stream->stream.wake();
+  }
+  void wait_for_room() const {
+    for (const auto& [stream, job] : all) stream->stream.wait_for_room();
+  }
+  std::map<weftStream*, StreamJob> all;
+  std::vector<std::unique_lock<std::mutex>> locks;
+};
+
+// What has no stream is waited for here; the rest goes to its streams, a job for each. The numbers of operations go by
+// the order in which they are in a stream: others match what they do by the numbers, in order.
 Status run_items(std::vector<Group::Item> items) {
-  // What has no stream is waited for here; the rest goes to its streams, a job for each.
-  std::vector<std::pair<Comm*, OperationPtr>> blocking;
-  std::vector<std::pair<weftStream*, StreamJob>> jobs;
   bool in_progress = false;
+  for (Group::Item& item : items) {
+    if (item.stream != nullptr || item.comm->own_stream == nullptr) continue;
+    item.stream = item.comm->own_stream.get();
+    in_progress = true;
+  }
+  std::vector<std::pair<Comm*, OperationPtr>> blocking;
+  Streams streams(items);
   for (Group::Item& item : items) {
     Comm* comm = item.comm->comm.get();
     comm->queued.fetch_add(1);
-    OperationPtr operation = comm->engine().create(std::move(item.call));
-    weftStream* stream = item.stream;
-    if (stream == nullptr && item.comm->own_stream != nullptr) {
-      stream = item.comm->own_stream.get();
-      in_progress = true;
-    }
-    if (stream == nullptr) {
-      blocking.emplace_back(comm, std::move(operation));
-      continue;
-    }
-    auto job = std::find_if(jobs.begin(), jobs.end(), [&](const auto& entry) { return entry.first == stream; });
-    if (job == jobs.end()) job = jobs.insert(jobs.end(), {stream, StreamJob{}});
-    job->second.operations.emplace_back(comm, std::move(operation));
+    auto& list = item.stream == nullptr ? blocking : streams.all[item.stream].operations;
+    list.emplace_back(comm, comm->engine().create(std::move(item.call)));
   }
-  for (auto& [stream, job] : jobs) stream->stream.enqueue(std::move(job));
+  streams.push();
   for (const auto& [comm, operation] : blocking) {
     comm->engine().submit(operation);
     comm->queued.fetch_sub(1);
   }
-  if (!blocking.empty()) WEFT_RETURN_IF_ERROR(Engine::wait_all(blocking));
+  const Status status = blocking.empty() ? Status() : Engine::wait_all(blocking);
+  streams.wait_for_room();
+  if (!status.ok()) return status;
   return in_progress ? Status(weftInProgress, "") : Status();
 }
 
@@ -89,9 +114,10 @@ Status end_group() {
   Group issued;
   std::swap(issued, mine);
   WEFT_RETURN_IF_ERROR(issued.first_error);
-  if (!issued.deferred.empty()) WEFT_RETURN_IF_ERROR(run_deferred(issued.deferred));
-  if (issued.items.empty()) return {};
-  return run_items(std::move(issued.items));
+  const Status made = run_deferred(issued.deferred);
+  if (!made.ok() && made.code() != weftInProgress) return made;
+  const Status ran = run_items(std::move(issued.items));
+  return ran.ok() ? made : ran;
 }
 
 }  // namespace
@@ -108,21 +134,25 @@ weftResult_t report(weftComm* comm, Status status) {
   return code;
 }
 
-Status check_ready(weftComm* comm) {
+Status check_handle(weftComm* comm) {
   if (comm == nullptr || comm->magic != weftComm::kMagic) {
     return error(weftInvalidArgument, "comm is {}", comm == nullptr ? "NULL" : "not a communicator");
   }
+  if (comm->forks != forks()) {
+    return error(weftInvalidUsage,
+                 "this process was forked after the communicator was made; only the parent may use it");
+  }
+  return {};
+}
+
+Status check_ready(weftComm* comm) {
+  WEFT_RETURN_IF_ERROR(check_handle(comm));
   if (!comm->ready.load(std::memory_order_acquire)) {
     return error(weftInvalidUsage,
                  "comm is still being initialised; poll weftCommGetAsyncError until it is not "
                  "weftInProgress");
   }
-  if (comm->comm == nullptr) return comm->init_status;
-  if (comm->comm->forked()) {
-    return error(weftInvalidUsage,
-                 "this process was forked after the communicator was made; only the parent may use it");
-  }
-  return {};
+  return comm->comm == nullptr ? comm->init_status : Status();
 }
 
 Status check_stream(weftStream* stream) {
@@ -137,21 +167,36 @@ Status check_stream(weftStream* stream) {
 
 bool in_group() { return group().depth > 0; }
 
-void defer(weftComm* comm, std::function<Status()> work) { group().deferred.emplace_back(comm, std::move(work)); }
+void defer(weftComm* parent, std::function<Status()> work, weftComm* made) {
+  group().deferred.push_back({parent, made, std::move(work)});
+}
+
+Status check_unused(const weftComm* comm) {
+  const Group& mine = group();
+  const bool called = std::any_of(mine.items.begin(), mine.items.end(), [&](const auto& i) { return i.comm == comm; });
+  const bool deferred = std::any_of(mine.deferred.begin(), mine.deferred.end(),
+                                    [&](const auto& entry) { return entry.parent == comm || entry.made == comm; });
+  if (!called && !deferred) return {};
+  return error(weftInvalidUsage, "this group has calls of the communicator, which weftGroupEnd issues first");
+}
+
+Status check_unused(const weftStream* stream) {
+  const Group& mine = group();
+  if (std::none_of(mine.items.begin(), mine.items.end(), [&](const auto& item) { return item.stream == stream; })) {
+    return {};
+  }
+  return error(weftInvalidUsage, "this group has calls on the stream, which weftGroupEnd issues first");
+}
 
 Status issue(weftComm* comm, Call call, weftStream* stream) {
   if (in_group()) {
     group().items.push_back({comm, std::move(call), stream});
     return {};
   }
-  Engine& engine = comm->comm->engine();
-  if (stream == nullptr && comm->own_stream == nullptr) return engine.run(call);
-  weftStream* to = stream != nullptr ? stream : comm->own_stream.get();
-  StreamJob job;
-  comm->comm->queued.fetch_add(1);
-  job.operations.emplace_back(comm->comm.get(), engine.create(std::move(call)));
-  to->stream.enqueue(std::move(job));
-  return stream == nullptr ? Status(weftInProgress, "") : Status();
+  if (stream == nullptr && comm->own_stream == nullptr) return comm->comm->engine().run(call);
+  std::vector<Group::Item> one;
+  one.push_back({comm, std::move(call), stream});
+  return run_items(std::move(one));
 }
 
 }  // namespace weft
@@ -220,6 +265,7 @@ weftResult_t weftStreamDestroy(weftStream_t stream) {
   return guarded(nullptr, [&]() -> Status {
     if (stream->magic == weftStream::kMagic && stream->stream.forked()) return {};  // all of it is the parent's
     WEFT_RETURN_IF_ERROR(weft::check_stream(stream));
+    WEFT_RETURN_IF_ERROR(weft::check_unused(stream));
     const Status last = stream->stream.synchronize();
     stream->magic = 0;
     delete stream;

@@ -43,6 +43,9 @@ struct Control {
   std::string text;
 };
 
+// What a round or a join comes to when its deadline is cancelled, which is how weftCommAbort ends it.
+Status aborted_in_setup(int rank);
+
 class Bootstrap {
  public:
   virtual ~Bootstrap() = default;
@@ -61,9 +64,6 @@ class Bootstrap {
   virtual Result<std::vector<std::string>> all_gather(const std::string& mine, Deadline deadline,
                                                       const Pause& pause = {}) = 0;
 
-  // A round ends within a fraction of a second, with weftAborted, once the flag is set; any thread may set it.
-  void cancel_when(const std::atomic<bool>* flag) { cancel_ = flag; }
-
   // Control plane; callable after join, from one thread at a time. send() goes to all others (through the root) and
   // never blocks; poll() never blocks. After poll() reported the root as lost nothing further arrives.
   virtual void send(const std::string& text) = 0;
@@ -72,17 +72,6 @@ class Bootstrap {
   virtual int fd() const = 0;
   // Says goodbye; a rank that left is not lost. The destructor without it looks like a death to the others.
   virtual void leave() = 0;
-
- protected:
-  bool cancelled() const { return cancel_ != nullptr && cancel_->load(std::memory_order_relaxed); }
-  Status cancellation() const {
-    return error(weftAborted, "weftCommAbort was called on rank {} while it set up", rank());
-  }
-  static constexpr int kLookMs = 100;      // how often a round looks at the flag
-  static constexpr int kPausedLookMs = 2;  // and at what another thread may have taken in for it
-
- private:
-  const std::atomic<bool>* cancel_ = nullptr;
 };
 
 // A bound, listening socket: see listener.hpp.
@@ -100,6 +89,7 @@ struct JoinOptions {
   int rank = 0;
   int size = 1;
   std::shared_ptr<Listener> listener;  // from take_root_listener or Launch; whoever has it is the root, null elsewhere
+  bool keep_listening = false;         // the listener is not closed once all ranks have joined, or in the end have not
   Deadline deadline = Deadline::never();
   const Config* config = nullptr;
 };

@@ -101,8 +101,7 @@ class MemberJoin {
 
  private:
   Deadline patience() const {
-    const Deadline one = Deadline::after(kOneOfSeveral);
-    return addresses_.size() > 1 && one.at() < options_.deadline.at() ? one : options_.deadline;
+    return addresses_.size() > 1 ? options_.deadline.within(kOneOfSeveral) : options_.deadline;
   }
 
   // A name may only come into being while the job starts, so that is tried until the deadline too.
@@ -188,9 +187,7 @@ class MemberJoin {
     put_text(body, this_host());
     link->queue(encode_frame(FrameType::join, body));
     link->flush();  // a fresh socket takes so few bytes
-    const bool forever = options_.deadline.at() == Clock::time_point::max();
-    const Deadline verdict =
-        forever ? options_.deadline : Deadline::after(milliseconds(options_.deadline.left_ms()) + kVerdictTime);
+    const Deadline verdict = options_.deadline.later_by(kVerdictTime);
     while (true) {
       const bool alive = link->fill();
       if (auto frame = link->next()) return conclude(*frame, std::move(link));
@@ -245,6 +242,10 @@ std::string this_host() {
 }
 
 Result<std::unique_ptr<Bootstrap>> join_as_member(JoinOptions options) { return MemberJoin(std::move(options)).run(); }
+
+Status aborted_in_setup(int rank) {
+  return error(weftAborted, "weftCommAbort was called on rank {} while it set up", rank);
+}
 
 ProbeResult probe_root(const SocketAddress& address, const Secret& secret, uint64_t group, Deadline deadline) {
   int number = 0;

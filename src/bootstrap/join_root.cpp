@@ -46,7 +46,7 @@ class RootJoin {
     Status status;
     while (status.ok() && joined_ < options_.size) {
       if (options_.deadline.passed()) {
-        status = never_came();
+        status = options_.deadline.cancelled() ? aborted_in_setup(options_.rank) : never_came();
       } else {
         wait();
         status = step();
@@ -205,7 +205,7 @@ class RootJoin {
     std::string body;
     put(body, static_cast<int32_t>(why.code()));
     const SharedBytes frame = encode_frame(FrameType::refuse, body + why.message());
-    options_.listener->close();
+    if (!options_.keep_listening) options_.listener->close();
     for (auto& link : links_) {
       if (link) extra_.push_back(std::move(link));
     }
@@ -233,7 +233,7 @@ class RootJoin {
   Result<std::unique_ptr<Bootstrap>> welcome() {
     // First nobody listens any more, then the ranks go on: one that is quick to start the next job at the same port
     // must not land here.
-    options_.listener->close();
+    if (!options_.keep_listening) options_.listener->close();
     uint64_t session = 0;
     WEFT_RETURN_IF_ERROR(random_bytes({reinterpret_cast<uint8_t*>(&session), sizeof session}));
     std::string body;

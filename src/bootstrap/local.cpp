@@ -47,10 +47,10 @@ class Local final : public Bootstrap {
     while (shared_->completed < round) {
       if (complete(round)) break;
       if (Status status = check(round, false); !status.ok()) return status;
-      if (cancelled()) return cancellation();
+      if (deadline.cancelled()) return aborted_in_setup(rank_);
       if (deadline.passed()) return check(round, true);
       const auto wait = [&] {
-        shared_->changed.wait_for(lock, std::chrono::milliseconds(deadline.left_ms(kLookMs)));
+        shared_->changed.wait_for(lock, std::chrono::milliseconds(deadline.left_ms(1000)));
         lock.unlock();  // pause may take a lock that others hold while they want this one
       };
       pause ? pause(wait) : wait();

@@ -17,15 +17,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-Deadline at_most(milliseconds time, Deadline deadline) {
-  const Deadline own = Deadline::after(time);
-  return own.at() < deadline.at() ? own : deadline;
-}
-
 ProbeResult probe_any(const std::vector<SocketAddress>& addresses, const JobId& id, Deadline deadline) {
   ProbeResult best{Probe::unreachable, error(weftSystemError, "no address")};
   for (const SocketAddress& address : addresses) {
-    ProbeResult result = probe_root(address, id.secret, id.group, at_most(kProbeTime, deadline));
+    ProbeResult result = probe_root(address, id.secret, id.group, deadline.within(kProbeTime));
     if (result.probe == Probe::ours) return result;
     if (best.probe == Probe::unreachable || result.probe == Probe::mute || result.probe == Probe::foreign) {
       best = std::move(result);
@@ -86,7 +81,7 @@ Result<Meeting> meet_at(const std::string& address, bool root, JobId id, Deadlin
   id.address = address;
   id.listening = false;
   if (!root) return Meeting{id, nullptr};
-  const Deadline mute = at_most(kMuteTime, deadline);
+  const Deadline mute = deadline.within(kMuteTime);
   while (true) {
     bool in_use = false;
     auto listener = listen_for(parts->first, parts->second, &in_use);

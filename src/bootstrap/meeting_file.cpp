@@ -56,8 +56,7 @@ ProbeResult probe(const JobId& id, Deadline deadline) {
   if (!found.ok()) return {Probe::unreachable, found.status()};
   ProbeResult result;
   for (const SocketAddress& address : *found) {
-    const Deadline own = Deadline::after(kProbeTime);
-    result = probe_root(address, id.secret, id.group, own.at() < deadline.at() ? own : deadline);
+    result = probe_root(address, id.secret, id.group, deadline.within(kProbeTime));
     if (result.probe == Probe::ours) break;
   }
   return result;
@@ -93,8 +92,7 @@ Result<Meeting> write_as_root(const std::string& path, const JobId& tag, const C
   id->address = (*listener)->address();
   id->listening = true;
   const std::string line = line_of(tag, *id);
-  const Deadline own = Deadline::after(kMuteTime);
-  const Deadline mute = own.at() < deadline.at() ? own : deadline;
+  const Deadline mute = deadline.within(kMuteTime);
   while (true) {
     bool exists = false;
     WEFT_RETURN_IF_ERROR(publish(path, *id, line, false, &exists));

@@ -24,6 +24,7 @@ constexpr size_t kMaxGather = FrameSocket::kMaxFrame - 4096;
 // A member waits this much longer than the root, so that it hears from it who is missing.
 constexpr milliseconds kGrace{700};
 constexpr milliseconds kLinger{500};
+constexpr int kPausedLookMs = 2;  // how often a round looks at what another thread may have taken in for it
 
 std::string from_body(int from, std::string_view text = {}) {
   std::string body;
@@ -277,9 +278,9 @@ Star::Gathered Star::gather_as_root(const std::string& mine, Deadline deadline, 
     }
     if (!gone_ranks.empty()) return fail(missing(gone_ranks, how));
     if (awaited.empty()) break;
-    if (cancelled()) return fail(cancellation());
+    if (deadline.cancelled()) return fail(aborted_in_setup(options_.rank));
     if (deadline.passed()) return fail(missing(awaited, Presence::here));
-    wait(deadline.left_ms(kLookMs), pause);
+    wait(deadline.left_ms(1000), pause);
   }
   size_t total = 0;
   std::string body;
@@ -318,15 +319,14 @@ Star::Gathered Star::gather_as_member(const std::string& mine, Deadline deadline
   queue(options_.root, encode_frame(FrameType::contribute, body + mine));
   // The root's word on this round may be here before we came to it: it fails a round at once where a rank is gone.
   results_.erase(results_.begin(), results_.lower_bound(round_));
-  const bool forever = deadline.at() == Clock::time_point::max();
-  const Deadline patience = forever ? deadline : Deadline::after(milliseconds(deadline.left_ms()) + kGrace);
+  const Deadline patience = deadline.later_by(kGrace);
   while (true) {
     // The result may stand before the root's goodbye in the stream, so it counts even where the root is gone.
     if (auto result = results_.extract(round_)) return std::move(result.mapped());
     if (presence_[root] != Presence::here) return missing({options_.root}, presence_[root]);
-    if (cancelled()) return cancellation();
+    if (deadline.cancelled()) return aborted_in_setup(options_.rank);
     if (patience.passed()) return missing({options_.root}, Presence::here);
-    wait(patience.left_ms(kLookMs), pause);
+    wait(patience.left_ms(1000), pause);
   }
 }
 

@@ -17,7 +17,6 @@ Comm::Comm(std::unique_ptr<Bootstrap> bootstrap, const JobId& id, Config config,
       wires_(static_cast<size_t>(size_)),
       used_wires_(static_cast<size_t>(size_)) {
   timeout_ms.store(config_.timeout_ms);
-  bootstrap_->cancel_when(&abort_requested);
 }
 
 Comm::~Comm() {

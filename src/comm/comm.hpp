@@ -75,7 +75,7 @@ class Comm {
   // Where the members of a communicator made from this one can meet, listening since before anything could fail; by
   // rank, empty where that rank could not listen.
   const std::vector<std::string>& spare_addresses() const { return spare_addresses_; }
-  std::shared_ptr<Listener> take_spare_listener() { return std::move(spare_); }
+  std::shared_ptr<Listener> spare_listener() const { return spare_; }
   uint32_t next_child() { return children_++; }
 
   // Any thread, at any time: it waits for nobody.

@@ -168,7 +168,7 @@ Status Comm::exchange(Deadline deadline, const std::string& agreed) {
   mine.machine = machine_id();
   mine.process = fmt::format("{}", ::getpid());
   mine.agreed = agreed;
-  if (size_ > 2) {
+  if (size_ > 1) {
     if (auto spare = Listener::open(config_); spare.ok()) {
       spare_ = *spare;
       mine.spare = spare_->address();

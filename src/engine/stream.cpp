@@ -179,13 +179,13 @@ Stream::~Stream() {
 
 bool Stream::forked() const { return worker_->forked(); }
 
-void Stream::enqueue(StreamJob job) {
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return jobs_.size() < kMostQueued; });
-    jobs_.push_back(std::move(job));
-  }
-  worker_->wake();
+void Stream::push(StreamJob job) { jobs_.push_back(std::move(job)); }
+
+void Stream::wake() { worker_->wake(); }
+
+void Stream::wait_for_room() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return jobs_.size() <= kMostQueued; });
 }
 
 Status Stream::synchronize() {

@@ -23,7 +23,7 @@ class StreamWorker;
 
 class Stream {
  public:
-  // Work queued beyond this waits in the caller: back-pressure on one who enqueues faster than its peers take part.
+  // Who has queued more than this waits: back-pressure on one who enqueues faster than its peers take part.
   static constexpr size_t kMostQueued = 1024;
 
   Stream();
@@ -31,8 +31,14 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // The operations are counted in their communicators' `queued` already, since before they had a sequence number.
-  void enqueue(StreamJob job);
+  // For push(), and so that the order of sequence numbers is that of jobs.
+  std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
+  // Lock held. The operations are counted in their communicators' `queued` already, since before they had a sequence
+  // number.
+  void push(StreamJob job);
+  // After push(), without the lock.
+  void wake();
+  void wait_for_room();
   // Waits until the queue is empty; the first error since the last time.
   Status synchronize();
   // Takes the first error without waiting; idle tells whether the queue is empty.

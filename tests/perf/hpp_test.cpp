@@ -115,6 +115,23 @@ TEST(Hpp, StreamsGroupsAndMemory) {
   });
 }
 
+// In a group the communicators are owned before they are made.
+TEST(Hpp, JoinAndSplitInAGroup) {
+  const weftUniqueId id = weft::make_unique_id();
+  std::vector<weft::Communicator> comms, parts;
+  {
+    weft::Group group;
+    for (int r = 0; r < 2; ++r) comms.push_back(weft::Communicator::join(id, 2, r));
+    group.end();
+  }
+  {
+    weft::Group group;
+    for (int r = 0; r < 2; ++r) parts.push_back(comms[static_cast<size_t>(r)].split(0, -r));
+    group.end();
+  }
+  for (int r = 0; r < 2; ++r) EXPECT_EQ(parts[static_cast<size_t>(r)].rank(), 1 - r);
+}
+
 TEST(Hpp, CommunicatorsSplitAndTell) {
   on_ranks(3, [](weft::Communicator& comm, int r) {
     weft::Communicator part = comm.split(r == 2 ? WEFT_SPLIT_NOCOLOR : 0, -r);
