@@ -1,5 +1,5 @@
-// Several hosts, as network namespaces: which transports are taken, partitions, ports, forwarders (B07, B19, B21, B23,
-// B24, B52).
+// Several hosts, as network namespaces: which transports are taken, partitions, ports, forwarders (B07, B18, B19, B21,
+// B23, B24, B52).
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -251,6 +251,28 @@ TEST(Ports, B07_NoOtherPortIsAnError) {
     expect_error(job[0], weftSystemError, {"cannot listen at", "23000"});
     EXPECT_NE(job[1].code, weftSuccess);
     EXPECT_LT(job[1].seconds, kInTime);
+  }
+}
+
+// With an address of its own, and with nothing but the one that every interface gives itself.
+TEST(Ports, B18_Ipv6Only) {
+  TWO_HOSTS(hosts);
+  for (const bool own : {true, false}) {
+    SCOPED_TRACE(own ? "fd00:7::" : "fe80::");
+    for (const int side : {0, 1}) {
+      ASSERT_TRUE(hosts.ip(side, "addr flush dev weft0"));
+      const char* prefix = own ? "fd00:7" : "fe80";
+      if (!hosts.ip(side, fmt::format("addr add {}::{}/64 dev weft0 nodad", prefix, side + 1))) {
+        GTEST_SKIP() << "no IPv6 here";
+      }
+    }
+    // A link-local address is taken where it is asked for.
+    Job job({.environment = {{"WEFT_SOCKET_IFNAME", own ? "" : "=weft0"}},
+             .prepare = [&](int rank) { hosts.enter(rank, fmt::format("host{}", rank)); }},
+            exercise);
+    ASSERT_TRUE(job.finish());
+    expect_exercised(job, 2);
+    EXPECT_STREQ(job[0].message, "1:tcp");
   }
 }
 
