@@ -277,6 +277,42 @@ TEST_P(Groups, SplitWhileAnotherThreadTalks) {
   });
 }
 
+// Barriers, messages and splits at once. On rank 0 each has a thread of its own; on the others a message follows a
+// barrier, so that what waits for it must not keep the barrier from its end.
+TEST_P(Groups, BarriersMessagesAndSplitsAtOnce) {
+  const int calls = test_full() ? 3000 : sanitized() ? 60 : 150;
+  run(4, [calls](int rank, weftComm_t comm) {
+    const auto messages = [&](int i) {
+      std::vector<int> data(i % 2 == 0 ? 1 : 20000, rank + i);
+      for (int from = 1; from < 4; ++from) {
+        if (rank == from) {
+          WEFT_ASSERT_OK(weftSend(data.data(), data.size(), weftInt32, 0, comm, nullptr), comm);
+        } else if (rank == 0) {
+          WEFT_ASSERT_OK(weftRecv(data.data(), data.size(), weftInt32, from, comm, nullptr), comm);
+          ASSERT_EQ(data.back(), from + i);
+        }
+      }
+    };
+    std::thread barriers([&] {
+      for (int i = 0; i < calls; ++i) {
+        if (i % 4 == rank) ::usleep(static_cast<useconds_t>(i % 7 * 100));
+        WEFT_ASSERT_OK(weftBarrier(comm, nullptr), comm);
+        if (rank != 0) messages(i);
+      }
+    });
+    std::thread receiver([&] {
+      for (int i = 0; rank == 0 && i < calls; ++i) messages(i);
+    });
+    for (int i = 0; i < calls / 5; ++i) {
+      weftComm_t part = nullptr;
+      WEFT_ASSERT_OK(weftCommSplit(comm, rank == i % 3, 0, &part, nullptr), comm);
+      WEFT_ASSERT_OK(weftCommDestroy(part), nullptr);
+    }
+    barriers.join();
+    receiver.join();
+  });
+}
+
 // What was enqueued before a split may need a call that a peer makes after it.
 TEST_P(Groups, SplitBeforeTheOtherSideOfAMessage) {
   run(2, [](int rank, weftComm_t comm) {

@@ -431,9 +431,10 @@ INSTANTIATE_TEST_SUITE_P(Transports, Storm,
 TEST_P(Storm, EveryResultIsRight) {
   const Plane& plane = GetParam();
   const uint64_t scripts = test_full() ? 25 : 1;
-  const size_t steps = sanitized() ? 40 : 120;
+  const bool brief = sanitized() && !test_full();
+  const size_t steps = brief ? 40 : 120;
   for (uint64_t i = 0; i < scripts; ++i) {
-    for (const int ranks : {2, 3, 5, 7}) {
+    for (const int ranks : brief ? std::vector{2, 5} : std::vector{2, 3, 5, 7}) {
       const uint64_t seed = test_seed() + i * 1000;
       const Script script = Author(ranks, plane.transport, seed * 8 + static_cast<uint64_t>(ranks), steps).take();
       std::string environment;
