@@ -377,7 +377,9 @@ TEST(Edges, WrongArguments) {
     says(weftAllReduce(nullptr, b, 4, weftFloat32, weftSum, comm, nullptr), "sendbuff");
     says(weftAllReduce(a, a + 1, 4, weftFloat32, weftSum, comm, nullptr), "overlap");
     WEFT_EXPECT_OK(weftAllReduce(a, b, 4, weftInt8, weftProd, comm, nullptr), comm);
-    says(weftAllReduce(a, b, 4, static_cast<weftDataType_t>(256 + weftInt8), weftSum, comm, nullptr), "datatype=256");
+    if (!sanitized()) {  // a value that C allows and C++ does not
+      says(weftAllReduce(a, b, 4, static_cast<weftDataType_t>(256 + weftInt8), weftSum, comm, nullptr), "datatype=256");
+    }
   });
 }
 
