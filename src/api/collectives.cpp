@@ -307,7 +307,7 @@ static weftResult_t point_to_point(bool is_send, const void* in, void* out, size
   return guarded(comm, [&]() -> Status {
     WEFT_RETURN_IF_ERROR(weft::check_ready(comm));
     WEFT_RETURN_IF_ERROR(weft::check_rank("peer", peer, comm->size));
-    if (peer == comm->rank && !weft::in_group() && stream == nullptr) {
+    if (peer == comm->rank && !weft::in_group()) {
       return error(weftInvalidUsage, "rank {} sends to or receives from itself; that is legal inside a group only",
                    peer);
     }

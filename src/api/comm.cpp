@@ -16,10 +16,10 @@ namespace {
 
 // Waits for all that is queued on streams; what blocks is over when its call returns.
 Status drain(weftComm* comm) {
-  if (comm->own_stream != nullptr) WEFT_RETURN_IF_ERROR(comm->own_stream->stream.synchronize());
+  const Status status = comm->own_stream == nullptr ? Status() : comm->own_stream->stream.synchronize();
   while (comm->comm != nullptr && comm->comm->queued.load() > 0)
     std::this_thread::sleep_for(std::chrono::microseconds(50));
-  return {};
+  return status;
 }
 
 // weftSuccess, weftInProgress, or what ended it.

@@ -170,6 +170,34 @@ TEST(LastError, FollowsTheState) {
   });
 }
 
+// An aborted communicator that does not block goes only when its calls on other streams have been counted as ended,
+// though they stand behind calls of others.
+TEST(NonBlocking, DestroyAfterAnAbortWaitsForStreams) {
+  run_threads(2, [](int rank, weftComm_t comm) {
+    weftConfig_t config = WEFT_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    weftComm_t part = nullptr;
+    weftStream_t stream = nullptr;
+    int token = rank, out = 0;
+    EXPECT_EQ(weftCommSplit(comm, 0, 0, &part, &config), weftInProgress);
+    ASSERT_EQ(state_of(part), weftSuccess);
+    WEFT_ASSERT_OK(weftStreamCreate(&stream), nullptr);
+    if (rank == 0) {
+      WEFT_EXPECT_OK(weftRecv(&token, 1, weftInt32, 1, comm, stream), comm);
+      WEFT_EXPECT_OK(weftBcast(&out, 1, weftInt32, 1, part, stream), part);
+      EXPECT_EQ(weftBcast(&out, 1, weftInt32, 1, part, nullptr), weftInProgress);
+      WEFT_EXPECT_OK(weftCommAbort(part), part);
+    } else {
+      ::usleep(200000);
+      WEFT_EXPECT_OK(weftSend(&token, 1, weftInt32, 0, comm, stream), comm);
+    }
+    WEFT_EXPECT_OK(weftCommDestroy(part), nullptr);
+    EXPECT_EQ(weftStreamSynchronize(stream), rank == 0 ? weftAborted : weftSuccess);
+    EXPECT_EQ(token, 1);
+    WEFT_EXPECT_OK(weftStreamDestroy(stream), nullptr);
+  });
+}
+
 // ---- Beginnings
 
 // An initialisation that waits for ranks that never come is ended by an abort, on the rank that all meet at and on

@@ -231,7 +231,13 @@ TEST(Misuse, OfRootsPeersAndArrays) {
       refused(weftSend(x, 2, weftFloat32, wrong, comm, nullptr), comm, {peer.c_str(), "legal: 0 to 1"});
       refused(weftRecv(x, 2, weftFloat32, wrong, comm, nullptr), comm, {peer.c_str(), "legal: 0 to 1"});
     }
-    refused(weftSend(x, 2, weftFloat32, rank, comm, nullptr), comm, {"itself", "group"}, weftInvalidUsage);
+    weftStream_t stream = nullptr;
+    WEFT_ASSERT_OK(weftStreamCreate(&stream), nullptr);
+    for (weftStream_t on : {weftStream_t{nullptr}, stream}) {
+      refused(weftSend(x, 2, weftFloat32, rank, comm, on), comm, {"itself", "group"}, weftInvalidUsage);
+      refused(weftRecv(x, 2, weftFloat32, rank, comm, on), comm, {"itself", "group"}, weftInvalidUsage);
+    }
+    WEFT_EXPECT_OK(weftStreamDestroy(stream), nullptr);
     refused(weftAllGatherv(x, 2, y, nullptr, displs, weftFloat32, comm, nullptr), comm, {"recvcounts is NULL"});
     refused(weftAllGatherv(x, 2, y, counts, nullptr, weftFloat32, comm, nullptr), comm, {"displacements", "NULL"});
     refused(weftAllGatherv(x, 3, y, counts, displs, weftFloat32, comm, nullptr), comm, {"sendcount=3", "2"});

@@ -66,11 +66,17 @@ struct Script {
   std::vector<Circle> circles;           // the first is the world
   std::vector<Division> divisions;       // made at the beginning; the first thread's can change
   std::vector<std::vector<Step>> steps;  // by thread
+  // A rank that aborts all its communicators, its thread, and the step before which it does. The script has one end.
+  struct Abort {
+    int rank;
+    size_t thread, step;
+  };
+  std::optional<Abort> abort;
 };
 
 class Author {
  public:
-  Author(int ranks, const char* transport, uint64_t seed, size_t steps) : random_(seed) {
+  Author(int ranks, const char* transport, uint64_t seed, size_t steps, bool aborts = false) : random_(seed) {
     script_.ranks = ranks;
     script_.seed = seed;
     script_.threads = 1 + random_() % 3;
@@ -81,6 +87,10 @@ class Author {
     for (size_t division = 0; division < 3; ++division) script_.divisions.push_back(divide(division));
     for (size_t thread = 0; thread < script_.threads; ++thread) {
       script_.steps.emplace_back();
+      if (aborts) {
+        script_.abort = {static_cast<int>(random_() % static_cast<size_t>(ranks)), random_() % (thread + 1),
+                         random_() % steps};
+      }
       Division current = script_.divisions[0];
       for (size_t i = 0; i < steps; ++i) script_.steps[thread].push_back(step(thread, current));
     }
@@ -137,7 +147,7 @@ class Author {
 
   Step step(size_t thread, Division& current) {
     Step step;
-    if (thread == 0 && one_in(25, random_)) {
+    if (thread == 0 && !script_.abort.has_value() && one_in(25, random_)) {
       Division next = divide(0);
       step.redivide.emplace(current, next);
       current = next;
@@ -229,17 +239,22 @@ class Actor {
 
   void run(std::vector<weftComm_t>& mine) {
     open_window();
-    for (const Step& step : script_.steps[thread_]) {
+    const auto& steps = script_.steps[thread_];
+    for (const Step& step : steps) {
+      const auto number = static_cast<size_t>(&step - steps.data());
+      const auto& abort = script_.abort;
+      if (abort.has_value() && abort->rank == rank_ && abort->thread == thread_ && abort->step == number) abort_all();
       if (one_in(20, random_)) ::usleep(static_cast<useconds_t>(random_() % 3000));
       if (step.redivide.has_value()) {
         redivide(step, mine);
       } else {
         make_calls(step);
       }
-      if (!well_) break;
+      if (!well_) break;  // it has failed
       if (one_in(4, random_)) wait_for(random_() % pending_.size());
       if (pending_count_ > 20) finish();
     }
+    if (!well_ && script_.abort.has_value()) abort_all();
     finish();
     close_window();
   }
@@ -253,8 +268,21 @@ class Actor {
   weftComm_t comm_of(size_t circle) const { return comms_[circle]; }
   void note(weftResult_t result, weftComm_t comm, const std::string& what) {
     if (result == weftSuccess) return;
-    ADD_FAILURE() << why(result, comm) << "\n  in " << what;
+    const bool expected = script_.abort.has_value() && (result == weftAborted || result == weftRemoteError);
+    if (!expected) ADD_FAILURE() << why(result, comm) << "\n  in " << what;
     well_ = false;
+  }
+
+  // All that others may wait for this thread in.
+  void abort_all() {
+    std::vector<size_t> circles{0, script_.divisions[1].circles[0], script_.divisions[2].circles[0]};
+    if (thread_ == 0)
+      circles.insert(circles.end(), script_.divisions[0].circles.begin(), script_.divisions[0].circles.end());
+    for (const size_t circle : circles) {
+      if (comms_[circle] != nullptr) {
+        WEFT_EXPECT_OK(weftCommAbort(comms_[circle]), comms_[circle]);
+      }
+    }
   }
 
   void make_calls(const Step& step) {
@@ -445,6 +473,22 @@ TEST_P(Storm, EveryResultIsRight) {
           plane.mode, ranks, [&script](int rank, weftComm_t world) { perform(script, rank, world); }, script.variables);
       if (HasFailure()) return;
     }
+  }
+}
+
+// A rank aborts in the midst of it, and everything ends: no call hangs, none gives a wrong result, and no memory is
+// touched once its call has ended.
+TEST_P(Storm, EndsWithAnAbort) {
+  const Plane& plane = GetParam();
+  const uint64_t scripts = test_full() ? 200 : sanitized() ? 2 : 6;
+  for (uint64_t i = 0; i < scripts; ++i) {
+    const uint64_t seed = test_seed() + i;
+    const int ranks = 2 + static_cast<int>(i % 3);
+    const Script script = Author(ranks, plane.transport, seed, 25, true).take();
+    SCOPED_TRACE(fmt::format("WEFT_TEST_SEED={}, {} ranks of {} threads", seed, ranks, script.threads));
+    run_ranks(
+        plane.mode, ranks, [&script](int rank, weftComm_t world) { perform(script, rank, world); }, script.variables);
+    if (HasFailure()) return;
   }
 }
 

@@ -52,7 +52,9 @@ void ShmWire::make_rings() {
     return;
   }
   if (!send_record({.kind = Record::Kind::rings, .a = data_bytes}, memory.get())) {
-    fail(WireError::Kind::broken, system_error(errno, "shm: the rings could not be handed over").message());
+    const bool gone = errno == EPIPE || errno == ECONNRESET;
+    fail(gone ? WireError::Kind::closed : WireError::Kind::broken,
+         system_error(errno, "shm: the rings could not be handed over").message());
     return;
   }
   map_rings(memory.get(), data_bytes);
@@ -274,9 +276,11 @@ bool ShmWire::pull(const ViewPiece& view, size_t offset, std::byte* to, size_t b
     iovec local{to, bytes}, remote{reinterpret_cast<void*>(view.address + offset), bytes};
     const ssize_t got = ::process_vm_readv(peer_pid_, &local, 1, &remote, 1, 0);
     if (got <= 0) {
-      const bool died = errno == ESRCH;
-      fail(died ? WireError::Kind::closed : WireError::Kind::broken,
-           died ? "the peer died" : system_error(errno, "shm: process_vm_readv").message());
+      // One that gave up may have freed the memory, too.
+      const int number = errno;
+      const bool gone = number == ESRCH || rings_.rx.header()->revoked.load(std::memory_order_acquire) != 0;
+      fail(gone ? WireError::Kind::closed : WireError::Kind::broken,
+           gone ? "the peer died, or gave up" : system_error(number, "shm: process_vm_readv").message());
       return false;
     }
     to += got;
