@@ -155,13 +155,11 @@ TEST(Misuse, OfCommunicators) {
     }
     float scalar = 1;
     weftRedOp_t op = weftSum;
-    const auto type = static_cast<weftDataType_t>(-1);
+    const auto type = static_cast<weftDataType_t>(weftNumTypes);
     refused(weftRedOpCreatePreMulSum(nullptr, &scalar, weftFloat32, weftScalarDevice, comm), comm, {"op"});
     refused(weftRedOpCreatePreMulSum(&op, nullptr, weftFloat32, weftScalarDevice, comm), comm, {"scalar"});
     refused(weftRedOpCreatePreMulSum(&op, &scalar, type, weftScalarDevice, comm), comm,
             {"datatype=", "legal: 0 to 11"});
-    refused(weftRedOpCreatePreMulSum(&op, &scalar, weftFloat32, static_cast<weftScalarResidence_t>(2), comm), comm,
-            {"residence=2", "legal: 0, 1"});
     refused(weftRedOpDestroy(weftAvg, comm), comm, {"op=4"});
     weftStats_t stats{};
     refused(weftCommGetStats(comm, &stats), comm, {"size"});
@@ -169,7 +167,11 @@ TEST(Misuse, OfCommunicators) {
     size_t length = 4;
     char text[4];
     refused(weftCommDump(comm, weftDumpJson, text, nullptr), comm, {"length"});
-    refused(weftCommDump(comm, static_cast<weftDumpFormat_t>(2), text, &length), comm, {"format=2", "legal: 0, 1"});
+    if (!sanitized()) {  // values that C++ has no room for in these enumerations
+      refused(weftRedOpCreatePreMulSum(&op, &scalar, weftFloat32, static_cast<weftScalarResidence_t>(2), comm), comm,
+              {"residence=2", "legal: 0, 1"});
+      refused(weftCommDump(comm, static_cast<weftDumpFormat_t>(2), text, &length), comm, {"format=2", "legal: 0, 1"});
+    }
     refused(weftCommDump(comm, weftDumpJson, text, &length), comm, {"bytes"});
     EXPECT_GT(length, 4U);
     WEFT_EXPECT_OK(weftBarrier(comm, nullptr), comm);
