@@ -95,7 +95,10 @@ weftResult_t weftCommGetAsyncError(weftComm_t comm, weftResult_t* asyncError) {
     if (asyncError == nullptr) return error(weftInvalidArgument, "asyncError is NULL");
     const Status state = weft::state_of(*comm);
     *asyncError = state.code();
-    if (!state.ok() && state.code() != weftInProgress) weft::report(comm, state);  // for weftGetLastError
+    if (!state.ok() && state.code() != weftInProgress) {
+      const std::lock_guard lock(comm->mutex);
+      comm->last_error = state;
+    }
     return {};
   });
 }

@@ -2,6 +2,7 @@
 // for itself what is its own affair: which stream, when to wait, when to be late. No script can stand still, since
 // every thread makes its calls in the script's order.
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -66,17 +67,19 @@ struct Script {
   std::vector<Circle> circles;           // the first is the world
   std::vector<Division> divisions;       // made at the beginning; the first thread's can change
   std::vector<std::vector<Step>> steps;  // by thread
-  // A rank that aborts all its communicators, its thread, and the step before which it does. The script has one end.
-  struct Abort {
+  // A rank that aborts all its communicators, or dies; its thread, and the step before which it does.
+  struct End {
     int rank;
     size_t thread, step;
+    bool dies;
   };
-  std::optional<Abort> abort;
+  std::optional<End> end;
 };
+enum class Ending { none, abort, death };
 
 class Author {
  public:
-  Author(int ranks, const char* transport, uint64_t seed, size_t steps, bool aborts = false) : random_(seed) {
+  Author(int ranks, const char* transport, uint64_t seed, size_t steps, Ending ending = Ending::none) : random_(seed) {
     script_.ranks = ranks;
     script_.seed = seed;
     script_.threads = 1 + random_() % 3;
@@ -87,9 +90,9 @@ class Author {
     for (size_t division = 0; division < 3; ++division) script_.divisions.push_back(divide(division));
     for (size_t thread = 0; thread < script_.threads; ++thread) {
       script_.steps.emplace_back();
-      if (aborts) {
-        script_.abort = {static_cast<int>(random_() % static_cast<size_t>(ranks)), random_() % (thread + 1),
-                         random_() % steps};
+      if (ending != Ending::none) {
+        script_.end = {static_cast<int>(random_() % static_cast<size_t>(ranks)), random_() % (thread + 1),
+                       random_() % steps, ending == Ending::death};
       }
       Division current = script_.divisions[0];
       for (size_t i = 0; i < steps; ++i) script_.steps[thread].push_back(step(thread, current));
@@ -147,7 +150,7 @@ class Author {
 
   Step step(size_t thread, Division& current) {
     Step step;
-    if (thread == 0 && !script_.abort.has_value() && one_in(25, random_)) {
+    if (thread == 0 && !script_.end.has_value() && one_in(25, random_)) {
       Division next = divide(0);
       step.redivide.emplace(current, next);
       current = next;
@@ -242,8 +245,10 @@ class Actor {
     const auto& steps = script_.steps[thread_];
     for (const Step& step : steps) {
       const auto number = static_cast<size_t>(&step - steps.data());
-      const auto& abort = script_.abort;
-      if (abort.has_value() && abort->rank == rank_ && abort->thread == thread_ && abort->step == number) abort_all();
+      const auto& end = script_.end;
+      if (end.has_value() && end->rank == rank_ && end->thread == thread_ && end->step == number) {
+        end->dies ? static_cast<void>(::raise(SIGKILL)) : abort_all();
+      }
       if (one_in(20, random_)) ::usleep(static_cast<useconds_t>(random_() % 3000));
       if (step.redivide.has_value()) {
         redivide(step, mine);
@@ -254,7 +259,7 @@ class Actor {
       if (one_in(4, random_)) wait_for(random_() % pending_.size());
       if (pending_count_ > 20) finish();
     }
-    if (!well_ && script_.abort.has_value()) abort_all();
+    if (!well_ && script_.end.has_value()) abort_all();
     finish();
     close_window();
   }
@@ -268,7 +273,7 @@ class Actor {
   weftComm_t comm_of(size_t circle) const { return comms_[circle]; }
   void note(weftResult_t result, weftComm_t comm, const std::string& what) {
     if (result == weftSuccess) return;
-    const bool expected = script_.abort.has_value() && (result == weftAborted || result == weftRemoteError);
+    const bool expected = script_.end.has_value() && (result == weftAborted || result == weftRemoteError);
     if (!expected) ADD_FAILURE() << why(result, comm) << "\n  in " << what;
     well_ = false;
   }
@@ -476,20 +481,30 @@ TEST_P(Storm, EveryResultIsRight) {
   }
 }
 
-// A rank aborts in the midst of it, and everything ends: no call hangs, none gives a wrong result, and no memory is
-// touched once its call has ended.
-TEST_P(Storm, EndsWithAnAbort) {
-  const Plane& plane = GetParam();
+// A rank aborts or dies in the midst of it, and everything ends: no call hangs, none gives a wrong result, and no
+// memory is touched once its call has ended.
+void end_in_the_midst(const Plane& plane, Ending ending) {
   const uint64_t scripts = test_full() ? 200 : sanitized() ? 2 : 6;
   for (uint64_t i = 0; i < scripts; ++i) {
     const uint64_t seed = test_seed() + i;
     const int ranks = 2 + static_cast<int>(i % 3);
-    const Script script = Author(ranks, plane.transport, seed, 25, true).take();
+    const Script script = Author(ranks, plane.transport, seed, 25, ending).take();
     SCOPED_TRACE(fmt::format("WEFT_TEST_SEED={}, {} ranks of {} threads", seed, ranks, script.threads));
-    run_ranks(
-        plane.mode, ranks, [&script](int rank, weftComm_t world) { perform(script, rank, world); }, script.variables);
-    if (HasFailure()) return;
+    const RankBody body = [&script](int rank, weftComm_t world) { perform(script, rank, world); };
+    if (ending == Ending::death) {
+      run_processes(ranks, body, script.variables, {script.end->rank});
+    } else {
+      run_ranks(plane.mode, ranks, body, script.variables);
+    }
+    if (::testing::Test::HasFailure()) return;
   }
+}
+
+TEST_P(Storm, EndsWithAnAbort) { end_in_the_midst(GetParam(), Ending::abort); }
+
+TEST_P(Storm, EndsWithADeath) {
+  if (GetParam().mode == Mode::threads) GTEST_SKIP() << "a thread cannot die alone";
+  end_in_the_midst(GetParam(), Ending::death);
 }
 
 }  // namespace
