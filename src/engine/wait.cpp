@@ -84,8 +84,8 @@ std::unique_lock<std::mutex> Engine::visit() {
   return lock;
 }
 
-// Of a small call, in the midst of it: others may move the engine on meanwhile, but not begin another one. It comes back
-// as a guest: whoever waits in the engine by then may wait for what this call still has to send.
+// Of a small call, in the midst of it: others may move the engine on meanwhile, but not begin another one. It comes
+// back as a guest: whoever waits in the engine by then may wait for what this call still has to send.
 void Engine::give_way() {
   mutex_.unlock();
   while (guests_.load() > 0) ::sched_yield();
