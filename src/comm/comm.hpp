@@ -93,7 +93,7 @@ class Comm {
   Status exchange(Deadline deadline, const std::string& agreed);
   Status find_nodes(Deadline deadline);
   Status choose_transports();
-  Status make_tuner(const std::vector<ProgramPtr>& own);
+  Status make_tuner(const std::vector<ProgramPtr>& own, const TunePtr& tune);
 
   struct Member {  // what a rank says of itself
     std::string host, machine, process, agreed, spare;

@@ -64,14 +64,16 @@ Status check_transport_list(const std::string& list) {
   return {};
 }
 
+uint32_t hash_of(const std::string& text) { return static_cast<uint32_t>(XXH64(text.data(), text.size(), 0)); }
+
 // What must be the same on every rank, since plans, tiles and order of messages follow from it: settings, and the texts
-// of the user's algorithms.
-std::string agreed_settings(const Config& config, const std::vector<ProgramPtr>& programs) {
-  std::string text = fmt::format("WEFT_ALGO={} WEFT_TILE={} WEFT_WINDOW={} WEFT_ACCUM={}", config.algo,
-                                 config.tile_bytes, config.window, config.accum);
+// of the user's algorithms and of what was measured.
+std::string agreed_settings(const Config& config, const std::vector<ProgramPtr>& programs, const Tune& tune) {
+  std::string text = fmt::format("WEFT_ALGO={} WEFT_TUNE_FILE (text {:08x}) WEFT_TILE={} WEFT_WINDOW={} WEFT_ACCUM={}",
+                                 config.algo, hash_of(tune.text), config.tile_bytes, config.window, config.accum);
   for (const ProgramPtr& program : programs) {
-    text += fmt::format(" {} {} (text {:08x})", name_of(program->collective()), program->name(),
-                        static_cast<uint32_t>(XXH64(program->text().data(), program->text().size(), 0)));
+    text +=
+        fmt::format(" {} {} (text {:08x})", name_of(program->collective()), program->name(), hash_of(program->text()));
   }
   return text;
 }
@@ -124,11 +126,13 @@ Result<std::unique_ptr<Comm>> Comm::create(std::unique_ptr<Bootstrap> bootstrap,
 Status Comm::set_up(Deadline deadline) {
   auto programs = load_user_programs(config_.algo_path, size_);
   if (!programs.ok()) return programs.status();
+  auto tune = read_tune(config_.tune_file);
+  if (!tune.ok()) return tune.status();
   WEFT_RETURN_IF_ERROR(make_transports());
-  WEFT_RETURN_IF_ERROR(exchange(deadline, agreed_settings(config_, *programs)));
+  WEFT_RETURN_IF_ERROR(exchange(deadline, agreed_settings(config_, *programs, **tune)));
   WEFT_RETURN_IF_ERROR(find_nodes(deadline));
   WEFT_RETURN_IF_ERROR(choose_transports());
-  WEFT_RETURN_IF_ERROR(make_tuner(*programs));
+  WEFT_RETURN_IF_ERROR(make_tuner(*programs, *tune));
   status_file_ = StatusFile::try_create(
       config_, {.job = config_.job_id, .label = label_, .group = id_.group, .rank = rank_, .size = size_});
   recorder_ = status_file_ != nullptr ? std::make_unique<FlightRecorder>(status_file_->recorder())
@@ -208,6 +212,7 @@ Status Comm::find_nodes(Deadline deadline) {
   topology_.ranks = size_;
   topology_.node.clear();
   topology_.nodes = 0;
+  topology_.machines = 0;
   // Of each machine (by its lowest rank): how many ranks, which cores they have between them, and the largest quota.
   std::vector<size_t> members(static_cast<size_t>(size_)), quotas(static_cast<size_t>(size_));
   std::vector<std::bitset<CPU_SETSIZE>> cores(static_cast<size_t>(size_));
@@ -230,6 +235,7 @@ Status Comm::find_nodes(Deadline deadline) {
   }
   for (size_t machine = 0; machine < members.size(); ++machine) {
     const size_t usable = std::min(quotas[machine], cores[machine].count());
+    topology_.machines += members[machine] > 0 ? 1 : 0;
     if (members[machine] <= usable) continue;
     topology_.oversubscribed = true;
     if (static_cast<int>(machine) == rank_) {
@@ -271,11 +277,11 @@ Status Comm::choose_transports() {
   return {};
 }
 
-Status Comm::make_tuner(const std::vector<ProgramPtr>& own) {
+Status Comm::make_tuner(const std::vector<ProgramPtr>& own, const TunePtr& tune) {
   std::vector<ProgramPtr> programs = builtin_programs();
   programs.insert(programs.end(), own.begin(), own.end());
   auto tuner = Tuner::create(topology_, std::move(programs), config_.algo, static_cast<size_t>(config_.tile_bytes),
-                             static_cast<uint32_t>(config_.window));
+                             static_cast<uint32_t>(config_.window), tune);
   if (!tuner.ok()) return tuner.status();
   tuner_ = std::move(*tuner);
   return {};

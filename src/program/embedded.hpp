@@ -1,4 +1,4 @@
-// The texts of algorithms/*.algo, compiled in.
+// The texts of algorithms/, compiled in.
 #pragma once
 
 #include <array>
@@ -7,9 +7,10 @@
 
 namespace weft {
 
-struct EmbeddedProgram {
+struct EmbeddedFile {
   std::string_view file, text;
 };
-std::span<const EmbeddedProgram> embedded_programs();
+std::span<const EmbeddedFile> embedded_programs();  // *.algo
+std::span<const EmbeddedFile> embedded_tune();      // defaults.tune
 
 }  // namespace weft

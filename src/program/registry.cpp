@@ -63,7 +63,7 @@ Status accept(const ProgramPtr& program, int ranks, const std::vector<ProgramPtr
 const std::vector<ProgramPtr>& builtin_programs() {
   static const std::vector<ProgramPtr> programs = [] {
     std::vector<ProgramPtr> parsed;
-    for (const EmbeddedProgram& embedded : embedded_programs()) {
+    for (const EmbeddedFile& embedded : embedded_programs()) {
       auto program = Program::parse(embedded.text, std::string(embedded.file));
       if (!program.ok()) throw std::logic_error(program.status().message());  // the tests parse every one of them
       parsed.push_back(*program);

@@ -11,6 +11,7 @@ struct Topology {
   int ranks = 1;
   std::vector<int> node;  // by rank: the lowest rank whose memory it shares
   int nodes = 1;
+  int machines = 1;             // hosts, whether or not their ranks share memory
   bool one_process = true;      // all ranks are threads of one process
   bool oversubscribed = false;  // some machine has more ranks than cores
 };

@@ -1,58 +1,20 @@
 #include "tuner/tuner.hpp"
 
 #include <algorithm>
-#include <bit>
+#include <utility>
 
 namespace weft {
 namespace {
 
 constexpr int kFree = -1;
 
-// One line of the table: the first whose limits hold is taken. Sizes are bytes of the call's larger buffer.
-struct Rule {
-  Collective collective;
-  int most_ranks;
-  size_t most_bytes;
-  const char* algorithm;
-};
-constexpr size_t kAny = SIZE_MAX;
-constexpr int kAll = INT32_MAX;
+// The v-variants do not choose by their counts. They are taken for calls of this size.
+constexpr size_t kVariableBytes = 1 << 20;
 
-constexpr Rule kRules[] = {
-    {Collective::allreduce, 2, 256 << 10, "recursive_doubling"},
-    {Collective::allreduce, 2, kAny, "ring"},
-    {Collective::allreduce, 8, 512, "flat"},
-    {Collective::allreduce, kAll, 16 << 10, "recursive_doubling"},
-    {Collective::allreduce, kAll, 512 << 10, "halving_doubling"},
-    {Collective::allreduce, kAll, kAny, "ring"},
-    {Collective::allgather, 8, 64 << 10, "flat"},
-    {Collective::allgather, kAll, 64 << 10, "bruck"},
-    {Collective::allgather, 8, kAny, "flat"},
-    {Collective::allgather, kAll, kAny, "ring"},
-    {Collective::reducescatter, 8, 64 << 10, "flat"},
-    {Collective::reducescatter, kAll, 64 << 10, "halving"},
-    {Collective::reducescatter, kAll, kAny, "ring"},
-    {Collective::broadcast, 4, 8 << 10, "flat"},
-    {Collective::broadcast, kAll, 64 << 10, "binomial"},
-    {Collective::broadcast, kAll, kAny, "chain"},
-    {Collective::reduce, kAll, 64 << 10, "binomial"},
-    {Collective::reduce, kAll, kAny, "chain"},
-    {Collective::alltoall, 16, kAny, "flat"},
-    {Collective::alltoall, kAll, 16 << 10, "bruck"},
-    {Collective::alltoall, kAll, kAny, "pairwise"},
-    {Collective::gather, 16, kAny, "flat"},
-    {Collective::gather, kAll, 64 << 10, "binomial"},
-    {Collective::gather, kAll, kAny, "flat"},
-    {Collective::scatter, 16, kAny, "flat"},
-    {Collective::scatter, kAll, 64 << 10, "binomial"},
-    {Collective::scatter, kAll, kAny, "flat"},
-    {Collective::barrier, kAll, kAny, "dissemination"},
-    {Collective::allgatherv, kAll, kAny, "ring"},
-    {Collective::reducescatterv, kAll, kAny, "ring"},
-    {Collective::alltoallv, kAll, kAny, "pairwise"},
-    {Collective::gatherv, kAll, kAny, "flat"},
-    {Collective::scatterv, kAll, kAny, "flat"},
-};
+bool has_counts(Collective collective) {
+  return collective == Collective::allgatherv || collective == Collective::reducescatterv ||
+         collective == Collective::alltoallv || collective == Collective::gatherv || collective == Collective::scatterv;
+}
 
 int find(const std::vector<ProgramPtr>& programs, Collective collective, std::string_view name) {
   for (size_t i = 0; i < programs.size(); ++i) {
@@ -75,12 +37,14 @@ std::string legal_names(const std::vector<ProgramPtr>& programs, int collective)
 }  // namespace
 
 Result<Tuner> Tuner::create(const Topology& topology, std::vector<ProgramPtr> programs, const std::string& forced,
-                            size_t tile_bytes, uint32_t window) {
+                            size_t tile_bytes, uint32_t window, const TunePtr& tune) {
   Tuner tuner;
   tuner.topology_ = topology;
   tuner.programs_ = std::move(programs);
   tuner.tile_bytes_ = tile_bytes;
   tuner.window_ = window;
+  tuner.model_ = std::make_unique<AlphaBetaModel>(tune, topology, tuner.tile_bytes());
+  tuner.reasons_.resize(tuner.programs_.size());
   std::fill(std::begin(tuner.forced_), std::end(tuner.forced_), kFree);
   for (size_t begin = 0; begin < forced.size();) {
     const size_t end = std::min(forced.find(',', begin), forced.size());
@@ -116,35 +80,63 @@ Result<Tuner> Tuner::create(const Topology& topology, std::vector<ProgramPtr> pr
 }
 
 Choice Tuner::choose(Collective collective, size_t bytes) const {
-  const int ranks = topology_.ranks;
+  if (has_counts(collective)) bytes = kVariableBytes;
+  const size_t slot = (bytes >> 3 ^ bytes >> 13 ^ static_cast<size_t>(collective) * 5) % decisions_.size();
+  Decision& known = decisions_[slot];
+  if (known.collective != collective || known.bytes != bytes) known = decide(collective, bytes);
   Choice choice;
   choice.window = window();
-  int index = forced_[static_cast<int>(collective)];
-  if (index != kFree && programs_[static_cast<size_t>(index)]->supports(ranks)) {
-    choice.reason = "forced";
-  } else {
-    const bool refused = index != kFree;
-    index = kFree;
-    for (const Rule& rule : kRules) {
-      if (rule.collective != collective || ranks > rule.most_ranks || bytes > rule.most_bytes) continue;
-      const int candidate = find(programs_, collective, rule.algorithm);
-      if (candidate == kFree || !programs_[static_cast<size_t>(candidate)]->supports(ranks)) continue;
-      index = candidate;
-      choice.reason = refused ? "the forced one is not for this number of ranks" : "by size and number of ranks";
-      break;
-    }
-    for (size_t i = 0; index == kFree && i < programs_.size(); ++i) {
-      if (programs_[i]->collective() == collective && programs_[i]->supports(ranks)) {
-        index = static_cast<int>(i);
-        choice.reason = "the first that supports this number of ranks";
-      }
-    }
-  }
-  if (index == kFree) return choice;
-  choice.program = programs_[static_cast<size_t>(index)].get();
+  if (known.index == kFree) return choice;
+  const auto index = static_cast<size_t>(known.index);
+  choice.program = programs_[index].get();
   choice.program_index = static_cast<uint32_t>(index);
   choice.tile_bytes = tile_bytes();
+  choice.reason = reasons_[index];
   return choice;
+}
+
+// Least time first, but a program that was never measured gives way to one that was; of equals the first in the table.
+Tuner::Decision Tuner::decide(Collective collective, size_t bytes) const {
+  const int ranks = topology_.ranks;
+  Decision decision{.collective = collective, .bytes = bytes};
+  const int forced = forced_[static_cast<int>(collective)];
+  if (forced != kFree && programs_[static_cast<size_t>(forced)]->supports(ranks)) {
+    decision.index = forced;
+    std::string& reason = reasons_[static_cast<size_t>(forced)];
+    if (reason.empty()) reason = "forced";
+    return decision;
+  }
+  int next = kFree;
+  Cost best, second;
+  const auto better = [](const Cost& a, const Cost& b) {
+    return a.measured != b.measured ? a.measured : a.microseconds < b.microseconds;
+  };
+  for (size_t i = 0; i < programs_.size(); ++i) {
+    if (programs_[i]->collective() != collective || !programs_[i]->supports(ranks)) continue;
+    const Cost cost = model_->cost(*programs_[i], bytes);
+    if (decision.index == kFree || better(cost, best)) {
+      next = std::exchange(decision.index, static_cast<int>(i));
+      second = std::exchange(best, cost);
+    } else if (next == kFree || better(cost, second)) {
+      next = static_cast<int>(i);
+      second = cost;
+    }
+  }
+  if (decision.index == kFree) return decision;
+  std::string& reason = reasons_[static_cast<size_t>(decision.index)];
+  if (reason.empty()) reason = explain(decision, best, next, second);
+  return decision;
+}
+
+std::string Tuner::explain(const Decision& decision, const Cost& best, int next, const Cost& second) const {
+  const auto predicted = [](const Cost& cost) {
+    return fmt::format("{:.4g} us{}", cost.microseconds, cost.measured ? "" : " by the model alone");
+  };
+  std::string text =
+      forced_[static_cast<int>(decision.collective)] != kFree ? "the forced one is not for this number of ranks; " : "";
+  text += fmt::format("predicted for {} bytes: {}", decision.bytes, predicted(best));
+  if (next != kFree) text += fmt::format("; {}: {}", programs_[static_cast<size_t>(next)]->name(), predicted(second));
+  return text;
 }
 
 size_t Tuner::tile_bytes() const {

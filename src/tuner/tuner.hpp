@@ -2,11 +2,15 @@
 // the size of the call, the ranks, the agreed topology and configuration.
 #pragma once
 
+#include <array>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "program/program.hpp"
 #include "topology/topology.hpp"
+#include "tuner/cost_model.hpp"
+#include "tuner/tune.hpp"
 
 namespace weft {
 
@@ -15,17 +19,17 @@ struct Choice {
   uint32_t program_index = 0;  // in the tuner's table
   size_t tile_bytes = 0;       // a multiple of 64
   uint32_t window = 1;
-  std::string_view reason;
+  std::string_view reason;  // for the first call that took this program; lives as long as the tuner
 };
 
 class Tuner {
  public:
   // `forced`: "ring" or "allreduce:ring,broadcast:chain". An unknown name is an error that lists the legal ones.
   static Result<Tuner> create(const Topology& topology, std::vector<ProgramPtr> programs, const std::string& forced,
-                              size_t tile_bytes, uint32_t window);
+                              size_t tile_bytes, uint32_t window, const TunePtr& tune = default_tune());
 
   // bytes: of the call's larger buffer on a rank (0 for the v-variants, which must not choose by their counts).
-  // Empty program: no algorithm supports this rank count.
+  // Empty program: no algorithm supports this rank count. Not for two threads at a time.
   Choice choose(Collective collective, size_t bytes) const;
   // Of point-to-point messages, and of all programs.
   size_t tile_bytes() const;
@@ -33,11 +37,23 @@ class Tuner {
   const std::vector<ProgramPtr>& programs() const { return programs_; }
 
  private:
+  struct Decision {
+    Collective collective = Collective::sendrecv;  // nobody asks for it
+    size_t bytes = 0;
+    int index = -1;  // none
+  };
+  Decision decide(Collective collective, size_t bytes) const;
+  std::string explain(const Decision& decision, const Cost& best, int next, const Cost& second) const;
+
   Topology topology_;
   std::vector<ProgramPtr> programs_;
   int forced_[kCollectives];
   size_t tile_bytes_ = 0;
   uint32_t window_ = 0;
+  std::unique_ptr<CostModel> model_;
+  mutable std::vector<std::string> reasons_;  // by program
+  // The last decisions: large calls ask each time.
+  mutable std::array<Decision, 64> decisions_;
 };
 
 }  // namespace weft

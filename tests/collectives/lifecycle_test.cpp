@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "ranks.hpp"
-#include "tuner/tuner.hpp"
 
 namespace weft::testing {
 namespace {
@@ -495,19 +494,6 @@ TEST_F(OwnAlgorithm, IsRefusedWithLineAndReason) {
   refused(write("star.algo", kStar), "allreduce:satr", {"satr", "star"});
 }
 
-// A forced program that is not for this number of ranks gives way to another, and the reason, which is logged, says so.
-TEST(Configuration, ForcedWhereItDoesNotFit) {
-  for (const int ranks : {3, 4}) {
-    Topology topology;
-    topology.ranks = ranks;
-    auto tuner = Tuner::create(topology, builtin_programs(), "allgather:doubling", 0, 0);
-    ASSERT_TRUE(tuner.ok());
-    const Choice choice = tuner->choose(Collective::allgather, 1000);
-    EXPECT_EQ(choice.program->name() == "doubling", ranks == 4);
-    EXPECT_EQ(choice.reason, ranks == 4 ? "forced" : "the forced one is not for this number of ranks");
-  }
-}
-
 // What the ranks run must be the same text.
 TEST_F(OwnAlgorithm, RanksThatDiffer) {
   const std::string stars[] = {kStar, "\n" + std::string(kStar)};
@@ -523,6 +509,29 @@ TEST_F(OwnAlgorithm, RanksThatDiffer) {
     const std::string text = weftGetLastError(nullptr);
     EXPECT_NE(text.find("allreduce star"), std::string::npos) << text;
   });
+}
+
+// And so must what they choose by.
+TEST_F(OwnAlgorithm, MeasurementsThatDiffer) {
+  for (const bool same : {true, false}) {
+    for (int i = 0; i < 2; ++i) {
+      std::filesystem::create_directories(directory_ / std::to_string(i));
+      write(std::to_string(i) + "/my.tune",
+            fmt::format("weft-tune 1\nkind shm\nalpha {}\nmessage 0\nbeta 1\ngamma 0\n", same ? 1 : 1 + i));
+    }
+    run_launched(2, [&](int rank) {
+      const Environment environment({{"WEFT_TUNE_FILE", directory_ / std::to_string(rank) / "my.tune"}});
+      weftComm_t comm = nullptr;
+      EXPECT_EQ(weftCommInitEnv(&comm, nullptr), same ? weftSuccess : weftInvalidUsage) << weftGetLastError(nullptr);
+      if (same) {
+        expect_sum(comm, rank, 2, 1000);
+        WEFT_EXPECT_OK(weftCommDestroy(comm), nullptr);
+      } else {
+        const std::string text = weftGetLastError(nullptr);
+        EXPECT_NE(text.find("WEFT_TUNE_FILE"), std::string::npos) << text;
+      }
+    });
+  }
 }
 
 // Ranks that differ in what must be the same are told so.

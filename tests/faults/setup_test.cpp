@@ -68,6 +68,7 @@ TEST(Setup, B02_WrongValuesAreNamedWithWhatIsLegal) {
       // B10
       {{{"WEFT_ALGO", "rnig"}}, {"WEFT_ALGO", "rnig", "ring"}},
       {{{"WEFT_ALGO", "allreduce:rnig"}}, {"rnig", "ring"}},
+      {{{"WEFT_TUNE_FILE", "/nonexistent/my.tune"}}, {"WEFT_TUNE_FILE", "/nonexistent/my.tune", "No such file"}},
       {{{"WEFT_ACCUM", "wid"}}, {"WEFT_ACCUM", "wid", "narrow", "wide"}},
   };
   for (const Wrong& wrong : cases) {

@@ -1,4 +1,4 @@
-// weft-plan: shows, expands and verifies algorithms.
+// weft-plan: shows, expands and verifies algorithms, and says what they would take.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "cost.hpp"
 #include "plan/print.hpp"
 #include "program/program.hpp"
 #include "verify/verify.hpp"
@@ -20,7 +21,7 @@ namespace {
 using weft::ProgramPtr;
 
 struct Arguments {
-  std::string what, algorithm, format = "text", path, counts = "1..33";
+  std::string what, algorithm, format = "text", path, counts = "1..33", sizes = "8,1K,64K,1M,64M", kind = "shm", tune;
   int ranks = 4, rank = 0, root = 0;
   bool in_place = false, source = false;
 };
@@ -171,6 +172,23 @@ int verify(const Arguments& arguments) {
   return any_right && !any_wrong ? 0 : 1;
 }
 
+int cost(const Arguments& arguments) {
+  const auto counts = parse_counts(arguments.counts);
+  if (!counts) return complain("-P: '" + arguments.counts + "' is not a number, a range a..b, or a list of those");
+  weft::CostRequest request{.kind = *weft::topology_kind_of(arguments.kind), .ranks = *counts};
+  const weft::Status status = weft::parse_sizes(arguments.sizes, request.sizes);
+  if (!status.ok()) return complain("-b: " + status.message());
+  auto shown = find_programs(arguments);
+  if (!shown.ok()) return complain(shown.status().message());
+  auto all = all_programs(arguments);
+  if (!all.ok()) return complain(all.status().message());
+  auto tune = weft::read_tune(arguments.tune);
+  if (!tune.ok()) return complain(tune.status().message());
+  const std::vector<weft::CostLine> lines = weft::costs(*all, *shown, *tune, request);
+  std::cout << (arguments.format == "json" ? weft::to_json(lines) + "\n" : weft::to_text(lines));
+  return 0;
+}
+
 void add_path(CLI::App& command, Arguments& arguments) {
   command.add_option("--path", arguments.path, "Files and directories of your own, colon-separated")
       ->envname("WEFT_ALGO_PATH");
@@ -195,7 +213,7 @@ void add_program_options(CLI::App& command, Arguments& arguments) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("Shows, expands and verifies Weft's algorithms.", "weft-plan");
+  CLI::App app("Shows, expands and verifies Weft's algorithms, and predicts their times.", "weft-plan");
   app.require_subcommand(1);
 
   CLI::App* list_command = app.add_subcommand("list", "All algorithms, with those of WEFT_ALGO_PATH");
@@ -216,9 +234,20 @@ int main(int argc, char** argv) {
   add_names(*verify_command, arguments);
   verify_command->add_option("-P,--ranks", arguments.counts, "Rank counts: 4, 1..33, or a list such as 1..17,64");
 
+  CLI::App* cost_command =
+      app.add_subcommand("cost", "Predicted time of each algorithm, and which one a call would take (*)");
+  add_names(*cost_command, arguments);
+  cost_command->add_option("-P,--ranks", arguments.counts, "Rank counts, as of verify")->required();
+  cost_command->add_option("-b,--bytes", arguments.sizes, "Sizes of the call, such as 8,64K,1M");
+  cost_command->add_option("--kind", arguments.kind, "shm and tcp: one host, over its memory or its network; or hosts")
+      ->check(CLI::IsMember({"shm", "tcp", "hosts"}));
+  cost_command->add_option("--tune", arguments.tune, "A file that weft-tune wrote")->envname("WEFT_TUNE_FILE");
+  cost_command->add_option("--format", arguments.format, "text or json")->check(CLI::IsMember({"text", "json"}));
+
   CLI11_PARSE(app, argc, argv);
   if (list_command->parsed()) return list(arguments);
   if (show_command->parsed()) return show(arguments);
   if (expand_command->parsed()) return expand(arguments);
+  if (cost_command->parsed()) return cost(arguments);
   return verify(arguments);
 }

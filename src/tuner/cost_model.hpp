@@ -1,0 +1,46 @@
+// What a call would take. The tuner takes the program with the least.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+
+#include "tuner/features.hpp"
+#include "tuner/tune.hpp"
+
+namespace weft {
+
+struct Cost {
+  double microseconds = 0;
+  bool measured = false;  // by measurements of this program, not only by the model
+};
+
+// For one communicator. The same on all its ranks, to the last bit.
+class CostModel {
+ public:
+  virtual ~CostModel() = default;
+  // Of a program that supports the number of ranks, in a call of `bytes` (of the larger buffer of a rank).
+  virtual Cost cost(const Program& program, size_t bytes) = 0;
+};
+
+// Alpha-beta-gamma (Hockney, 1994; Thakur, Rabenseifner and Gropp, 2005) over the program's features, with tiles that
+// follow each other, times the correction that was measured.
+class AlphaBetaModel : public CostModel {
+ public:
+  AlphaBetaModel(TunePtr tune, const Topology& topology, size_t tile_bytes);
+  Cost cost(const Program& program, size_t bytes) override;
+
+  // What alpha, message, beta and gamma are multiplied with; all infinite for a program that has no plan.
+  struct Terms {
+    double steps = 0, messages = 0, moved_kb = 0, combined_kb = 0;
+  };
+  Terms terms(const Program& program, size_t bytes);
+
+ private:
+  TunePtr tune_;
+  TopologyKind kind_;
+  int ranks_;
+  size_t tile_bytes_;
+  std::unordered_map<const Program*, Features> features_;
+};
+
+}  // namespace weft
