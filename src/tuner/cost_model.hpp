@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
 #include "tuner/features.hpp"
 #include "tuner/tune.hpp"
@@ -23,7 +24,8 @@ class CostModel {
 };
 
 // Alpha-beta-gamma (Hockney, 1994; Thakur, Rabenseifner and Gropp, 2005) over the program's features, with tiles that
-// follow each other, times the correction that was measured.
+// follow each other, times the correction that was measured. What a correction would make faster than a smaller call is
+// taken to be as fast.
 class AlphaBetaModel : public CostModel {
  public:
   AlphaBetaModel(TunePtr tune, const Topology& topology, size_t tile_bytes);
@@ -36,11 +38,18 @@ class AlphaBetaModel : public CostModel {
   Terms terms(const Program& program, size_t bytes);
 
  private:
+  struct Known {
+    Features features;
+    std::vector<double> floors;  // by k: the highest time of calls of 1, 2, 4, ... 2^k bytes
+  };
+  Known& known(const Program& program);
+  double corrected(const Program& program, const Features& features, size_t bytes) const;
+
   TunePtr tune_;
   TopologyKind kind_;
   int ranks_;
   size_t tile_bytes_;
-  std::unordered_map<const Program*, Features> features_;
+  std::unordered_map<const Program*, Known> known_;
 };
 
 }  // namespace weft

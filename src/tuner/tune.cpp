@@ -1,7 +1,6 @@
 #include "tuner/tune.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
@@ -22,6 +21,7 @@ constexpr std::pair<std::string_view, double KindTune::*> kParameters[] = {{"alp
                                                                            {"gamma", &KindTune::gamma}};
 constexpr double kMostParameter = 1e9, kLeastFactor = 1e-6, kMostFactor = 1e6;
 constexpr int kMostRanks = 1 << 20;
+constexpr size_t kMostBytes = size_t{1} << 50;
 constexpr std::uintmax_t kMostFile = 4 << 20;
 
 std::optional<double> parse_number(std::string_view text) {
@@ -133,9 +133,9 @@ class TuneParser {
       const size_t colon = words[i].find(':');
       const auto size = parse_size(words[i].substr(0, colon));
       const auto factor = colon < words[i].size() ? parse_number(words[i].substr(colon + 1)) : std::nullopt;
-      if (!size || !factor || *factor < kLeastFactor || *factor > kMostFactor) {
+      if (!size || *size < 1 || *size > kMostBytes || !factor || *factor < kLeastFactor || *factor > kMostFactor) {
         return wrong(words[i], "not a size and its factor",
-                     "BYTES:FACTOR, as in 64K:1.25, with a factor of 1e-6 to 1e6");
+                     "BYTES:FACTOR, as in 64K:1.25, with 1 to 1048576G bytes and a factor of 1e-6 to 1e6");
       }
       if (!read.factors.empty() && *size <= read.factors.back().first) {
         return wrong(words[i], "not above the size before it", "sizes that rise");
@@ -160,16 +160,22 @@ class TuneParser {
   int line_ = 0;
 };
 
-// The logarithm to base 2, linear between powers of two: the C library's may differ from machine to machine in the last
-// bit, and then the ranks might not agree.
-double lg(size_t value) {
-  const size_t below = std::bit_floor(std::max<size_t>(value, 1));
-  const double part = static_cast<double>(std::max<size_t>(value, 1) - below) / static_cast<double>(below);
-  return std::bit_width(below) - 1 + part;
+// The logarithm to base 2 and its inverse, both linear between powers of two: the C library's may differ from machine
+// to machine in the last bit, and then the ranks might not agree.
+double lg(double value) {
+  int exponent = 0;
+  const double half = std::frexp(value, &exponent);  // 0.5 to 1
+  return exponent - 1 + (2 * half - 1);
 }
 
-double interpolate(size_t low, double at_low, size_t high, double at_high, size_t value) {
-  return at_low + (at_high - at_low) * ((lg(value) - lg(low)) / (lg(high) - lg(low)));
+double power(double logarithm) {
+  const double whole = std::floor(logarithm);
+  return std::ldexp(1 + (logarithm - whole), static_cast<int>(whole));
+}
+
+double interpolate(double low, double at_low, double high, double at_high, double value) {
+  const double part = (lg(value) - lg(low)) / (lg(high) - lg(low));
+  return power(lg(at_low) + (lg(at_high) - lg(at_low)) * part);
 }
 
 double factor_of(const Correction& correction, size_t bytes) {
@@ -179,7 +185,8 @@ double factor_of(const Correction& correction, size_t bytes) {
   if (above == factors.begin()) return above->second;
   const auto below = above - 1;
   if (above == factors.end()) return below->second;
-  return interpolate(below->first, below->second, above->first, above->second, bytes);
+  return interpolate(static_cast<double>(below->first), below->second, static_cast<double>(above->first), above->second,
+                     static_cast<double>(bytes));
 }
 
 }  // namespace
@@ -229,8 +236,7 @@ std::optional<double> KindTune::correction(Collective collective, const std::str
   if (above == all.begin()) return factor_of(*above, bytes);
   const auto below = above - 1;
   if (above == all.end()) return factor_of(*below, bytes);
-  return interpolate(static_cast<size_t>(below->ranks), factor_of(*below, bytes), static_cast<size_t>(above->ranks),
-                     factor_of(*above, bytes), static_cast<size_t>(ranks));
+  return interpolate(below->ranks, factor_of(*below, bytes), above->ranks, factor_of(*above, bytes), ranks);
 }
 
 Result<Tune> parse_tune(std::string_view text, const std::string& file) {

@@ -44,8 +44,8 @@ struct KindTune {
   double gamma = 0;    // nanoseconds of a byte combined or copied
   std::map<std::pair<Collective, std::string>, std::vector<Correction>, std::less<>> corrections;  // by rising ranks
 
-  // Interpolated in the logarithms of size and ranks, the outermost value beyond what was measured. The same bits on
-  // every machine. Nothing: the algorithm was not measured.
+  // Interpolated in the logarithms of size, ranks and correction, the outermost value beyond what was measured. The
+  // same bits on every machine. Nothing: the algorithm was not measured.
   std::optional<double> correction(Collective collective, const std::string& algorithm, int ranks, size_t bytes) const;
 };
 

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "process.hpp"
@@ -67,7 +69,32 @@ TEST(WeftPlan, WrongProgramsAreShownAndRefused) {
   EXPECT_EQ(source.out(), slurp(file));
 }
 
+TEST(WeftPlan, CostsAndWhichOneIsTaken) {
+  Process text(weft_plan("cost allreduce -P 2,3 -b 8,64M")),
+      json(weft_plan("cost -P 4 -b 1K --kind tcp --format json"));
+  EXPECT_EQ(text.wait(), 0) << text.err();
+  EXPECT_NE(text.out().find("allreduce       ring                         3    67108864"), std::string::npos)
+      << text.out();
+  EXPECT_EQ(std::ranges::count(text.out(), '*'), 4) << text.out();  // two sizes, two rank counts
+  ASSERT_EQ(json.wait(), 0) << json.err();
+  std::map<std::string, double> taken, least;
+  for (const auto& line : nlohmann::json::parse(json.out())) {
+    const std::string collective = line["collective"];
+    if (line["chosen"]) taken[collective] = line["microseconds"];
+    least.try_emplace(collective, 1e30);
+    least[collective] = std::min(least[collective], line["microseconds"].get<double>());
+  }
+  EXPECT_EQ(least.size(), 14U);
+  for (const auto& [collective, microseconds] : least) {
+    if (collective.ends_with('v')) continue;  // these are taken for calls of another size
+    EXPECT_EQ(taken[collective], microseconds) << collective;
+  }
+}
+
 TEST(WeftPlan, MistakesAreNamed) {
+  expect_error(weft_plan("cost allreduce -P x"), "-P: 'x'");
+  expect_error(weft_plan("cost allreduce -P 2 -b 8,9Q"), "-b: '9Q'");
+  expect_error(weft_plan("cost allreduce -P 2 --tune /nonexistent/my.tune"), "/nonexistent/my.tune");
   const Directory directory;
   std::ofstream(directory / "typo.algo") << "broadcast typo\nsned 1 out[0]\n";
   expect_error(weft_plan("show alreduce ring"), "'alreduce' is no file (*.algo), collective or algorithm");
