@@ -4,7 +4,8 @@
 // A slot is one cache line: id, length and up to 40 bytes of payload travel together, so a small message costs one line
 // transfer. `turn` says in which round of the ring the slot was filled; the consumer polls it. Larger payloads lie in a
 // byte ring behind the slots; the largest stay in the sender's memory and only their addresses travel (a view): the
-// consumer reads them in place and then marks the view's ticket.
+// consumer reads them in place and then marks the view's ticket. A consumer may also offer memory in which it waits for
+// a message; a producer that maps it can write the message there itself.
 //
 // The consumer returns slots and bytes in batches (a quarter of the ring), so that in the steady state of a ping-pong
 // the only line that moves is the slot's.
@@ -22,6 +23,7 @@ enum class SlotKind : uint32_t {
   ringed,    // payload in the byte ring at `position`
   fragment,  // a part of a longer message: in the byte ring, at `offset` of the message
   view,      // pieces in the sender's memory: descriptors in the slot (up to 2) or in the byte ring
+  placed,    // nothing: the sender has written it where the receiver offered to take it
 };
 
 struct ViewPiece {
@@ -56,9 +58,20 @@ struct alignas(64) RingSlot {
 };
 static_assert(sizeof(RingSlot) == 64);
 
+// Where the consumer waits for a message. Written by the consumer, key last; used again only after the message came.
+struct alignas(32) RingOffer {
+  std::atomic<uint64_t> key;      // of the message, plus 1
+  std::atomic<uint64_t> address;  // as in ViewPiece, but in the consumer's memory
+  std::atomic<uint32_t> region;
+  std::atomic<uint32_t> bytes;
+  std::atomic<uint32_t> signature;
+  std::atomic<uint32_t> after;  // see Wire::offer
+};
+
 struct RingHeader {
   static constexpr uint32_t kSlots = 64;
   static constexpr uint32_t kViews = 64;
+  static constexpr uint32_t kOffers = 16;
 
   // Written by the consumer, in batches.
   alignas(64) std::atomic<uint64_t> slots_returned;
@@ -71,6 +84,11 @@ struct RingHeader {
   // The consumer's: it is reading a view. Set before it looks at `revoked`, so that a producer in the same process that
   // has revoked can wait for the end of the read.
   alignas(64) std::atomic<uint32_t> reading;
+  // The producer's: it is writing to memory that was offered. Set before it looks at `withdrawn`, the consumer's word
+  // that nothing is offered any more: after it the consumer waits for the end of the write.
+  alignas(64) std::atomic<uint32_t> writing;
+  std::atomic<uint32_t> withdrawn;
+  alignas(64) RingOffer offers[kOffers];  // by index of the message
   // A view's ticket t is done when view_done[t % kViews] == t + 1. Written by the consumer.
   alignas(64) std::atomic<uint32_t> view_done[kViews];
   alignas(64) RingSlot slots[kSlots];

@@ -53,7 +53,10 @@ bool RingWire::issue(SendRequest& request) {
   if (slot == nullptr) return false;
   const size_t bytes = request.source.bytes;
   bool issued = false;
-  if (bytes <= kEager) {
+  if (request.placed) {
+    rings_.tx.publish(slot, request.id, bytes, SlotKind::placed);
+    issued = request.done = true;
+  } else if (bytes <= kEager) {
     issued = issue_eager(request, slot);
   } else {
     // What has begun as fragments ends so, even where the peer was found to read our memory in the meantime.
@@ -204,6 +207,8 @@ bool RingWire::check(const MessageId& id, size_t bytes, const RecvRequest& reque
 
 void RingWire::finish(RecvRequest& request) {
   request.done = true;
+  uint64_t& offered = offered_[request.id.index % RingHeader::kOffers];
+  if (offered == request.id.key() + 1) offered = 0;
   ++stats_.messages_received;
   stats_.bytes_received += request.sink.bytes;
 }
@@ -217,7 +222,16 @@ std::span<const ViewPiece> RingWire::pieces_of(const RingSlot& slot) const {
 void RingWire::consume_view(std::span<const ViewPiece> pieces, uint32_t ticket, RecvRequest& request) {
   RingHeader* header = rings_.rx.header();
   header->reading.store(1, std::memory_order_seq_cst);
+  Forward* forward = request.sink.forward;
+  if (forward != nullptr) {
+    const uint32_t index = forward->wire == this ? request.id.index : kAnyTime;
+    request.sink.also = forward->wire->open_target(forward->id, request.sink.bytes, index);
+  }
   const bool read = header->revoked.load(std::memory_order_seq_cst) == 0 && read_view(pieces, request);
+  if (request.sink.also != nullptr) {
+    forward->wire->close_target();
+    forward->done = read;
+  }
   header->reading.store(0, std::memory_order_release);
   if (header->revoked.load(std::memory_order_acquire) != 0) {
     fail(WireError::Kind::closed, "the peer gave up while its data was being read");
@@ -229,11 +243,50 @@ void RingWire::consume_view(std::span<const ViewPiece> pieces, uint32_t ticket, 
   finish(request);
 }
 
+void RingWire::offer(const MessageId& id, const Piece& where, uint32_t after) {
+  uint64_t& offered = offered_[id.index % RingHeader::kOffers];
+  ViewPiece view;
+  if (!connected_ || offered != 0 || where.bytes <= kEager || !share(where, &view)) return;
+  offered = id.key() + 1;
+  RingOffer& offer = rings_.rx.header()->offers[id.index % RingHeader::kOffers];
+  offer.address.store(view.address, std::memory_order_relaxed);
+  offer.region.store(view.region, std::memory_order_relaxed);
+  offer.bytes.store(view.bytes, std::memory_order_relaxed);
+  offer.signature.store(id.signature, std::memory_order_relaxed);
+  offer.after.store(after, std::memory_order_relaxed);
+  offer.key.store(id.key() + 1, std::memory_order_release);
+}
+
+std::byte* RingWire::open_target(const MessageId& id, size_t bytes, uint32_t reading) {
+  if (!connected_ || error_.kind != WireError::Kind::none) return nullptr;
+  RingHeader* header = rings_.tx.header();
+  const RingOffer& offer = header->offers[id.index % RingHeader::kOffers];
+  if (offer.key.load(std::memory_order_acquire) != id.key() + 1) return nullptr;
+  if (offer.signature.load(std::memory_order_relaxed) != id.signature) return nullptr;
+  if (offer.bytes.load(std::memory_order_relaxed) != bytes) return nullptr;
+  const uint32_t after = offer.after.load(std::memory_order_relaxed);
+  if (after != kAnyTime && after != reading) return nullptr;
+  std::byte* target = map({offer.address.load(std::memory_order_relaxed), offer.region.load(std::memory_order_relaxed),
+                           static_cast<uint32_t>(bytes)});
+  if (target == nullptr) return nullptr;
+  header->writing.store(1, std::memory_order_seq_cst);
+  if (header->withdrawn.load(std::memory_order_seq_cst) == 0) return target;
+  close_target();
+  return nullptr;
+}
+
+void RingWire::close_target() { rings_.tx.header()->writing.store(0, std::memory_order_release); }
+
 // False: the memory could not be read, and error_ says why.
 bool RingWire::read_view(std::span<const ViewPiece> pieces, RecvRequest& request) {
   size_t offset = 0;
   for (const ViewPiece& piece : pieces) {
-    if (const std::byte* mapped = map(piece)) {
+    if (piece.region != 0) {
+      const std::byte* mapped = map(piece);
+      if (mapped == nullptr) {
+        fail(WireError::Kind::broken, "shared memory of the peer could not be mapped");
+        return false;
+      }
       request.sink.consume(offset, mapped, piece.bytes);
     } else if (request.sink.reduce == nullptr && request.sink.count == 1) {
       if (!pull(piece, 0, request.sink.dst[0].data + offset, piece.bytes)) return false;
@@ -277,6 +330,10 @@ bool RingWire::take_front(RingSlot* slot, RecvRequest& request) {
         data_end = slot->view.pieces[0].address + ((slot->view.count * sizeof(ViewPiece) + 63) & ~size_t{63});
       }
       break;
+    case SlotKind::placed:
+      ++stats_.messages_placed;
+      finish(request);
+      break;
   }
   rings_.rx.pop(data_end);
   if (rings_.rx.producer_sleeps()) wake_peer();
@@ -310,7 +367,8 @@ bool RingWire::progress_receives() {
 bool RingWire::store_early(RingSlot* slot) {
   if (early_.size() >= kMostEarly || early_bytes_ >= kMostEarlyBytes) return false;
   Early& early = early_[slot->id().key()];
-  if (slot->kind != SlotKind::view && early.data.empty()) early_bytes_ += slot->bytes;
+  const bool stored = slot->kind != SlotKind::view && slot->kind != SlotKind::placed;
+  if (stored && early.data.empty()) early_bytes_ += slot->bytes;
   early.id = slot->id();
   early.bytes = slot->bytes;
   uint64_t data_end = 0;
@@ -322,6 +380,8 @@ bool RingWire::store_early(RingSlot* slot) {
     if (slot->view.count > 2) {
       data_end = slot->view.pieces[0].address + ((slot->view.count * sizeof(ViewPiece) + 63) & ~size_t{63});
     }
+  } else if (slot->kind == SlotKind::placed) {
+    early.placed = true;
   } else if (slot->kind == SlotKind::inlined) {
     early.data.assign(slot->payload, slot->payload + slot->bytes);
     early.received = slot->bytes;
@@ -348,6 +408,11 @@ bool RingWire::take_early(RecvRequest& request) {
   if (early.is_view) {
     consume_view(early.pieces, early.ticket, request);
     return request.done;
+  }
+  if (early.placed) {
+    ++stats_.messages_placed;
+    finish(request);
+    return true;
   }
   request.sink.consume(0, early.data.data(), early.received);
   request.scratch[0] = early.received;
@@ -394,7 +459,10 @@ void RingWire::cancel() {
   posted_.clear();
   early_.clear();
   early_bytes_ = 0;
-  if (connected_) rings_.tx.header()->revoked.store(1, std::memory_order_seq_cst);
+  if (connected_) {
+    rings_.tx.header()->revoked.store(1, std::memory_order_seq_cst);
+    rings_.rx.header()->withdrawn.store(1, std::memory_order_seq_cst);
+  }
   fail(WireError::Kind::closed, "cancelled");
 }
 

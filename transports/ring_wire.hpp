@@ -20,6 +20,9 @@ class RingWire : public Wire {
   void disarm() final;
   bool has_early() const final { return !early_.empty(); }
   void early(std::vector<MessageId>* ids) const final;
+  void offer(const MessageId& id, const Piece& where, uint32_t after) final;
+  std::byte* open_target(const MessageId& id, size_t bytes, uint32_t reading) final;
+  void close_target() final;
   void cancel() override;
   RingWire* ring_wire() final { return this; }
   bool connected() const final { return connected_; }
@@ -80,8 +83,8 @@ class RingWire : public Wire {
  protected:
   // A piece as the peer can read it in place without a system call; false: it cannot.
   virtual bool share(const Piece& piece, ViewPiece* view) = 0;
-  // Where a piece of the peer's can be read, or nullptr: it has to be pulled.
-  virtual const std::byte* map(const ViewPiece& view) = 0;
+  // Where a piece of the peer's that it shares can be read and written; nullptr when it could not be mapped.
+  virtual std::byte* map(const ViewPiece& view) = 0;
   // Copies from the peer's private memory; false on failure, with the reason in error_.
   virtual bool pull(const ViewPiece& view, size_t offset, std::byte* to, size_t bytes) = 0;
   virtual void wake_peer() = 0;
@@ -91,6 +94,8 @@ class RingWire : public Wire {
 
   // Both ends of the memory are there; requests that waited are taken up by the next progress().
   void attach(void* tx, void* rx, size_t data_bytes);
+  // Of ours, after cancel(): the peer is writing to memory that was offered.
+  bool peer_writes() { return connected_ && rings_.rx.header()->writing.load(std::memory_order_seq_cst) != 0; }
   bool has_requests() const { return !posted_.empty() || !queued_.empty() || !viewed_.empty(); }
   void fail(WireError::Kind kind, std::string text);
 
@@ -127,7 +132,7 @@ class RingWire : public Wire {
     MessageId id;
     uint32_t bytes = 0, ticket = 0;
     size_t received = 0;
-    bool is_view = false;
+    bool is_view = false, placed = false;
     std::vector<std::byte> data;
     std::vector<ViewPiece> pieces;
   };
@@ -153,6 +158,7 @@ class RingWire : public Wire {
   Fifo<SendRequest> viewed_;  // the peer reads their memory
   Fifo<RecvRequest> posted_;
   uint32_t next_ticket_ = 0;
+  uint64_t offered_[RingHeader::kOffers] = {};  // as in RingOffer::key; 0: the offer may be used again
   std::unordered_map<uint64_t, Early> early_;
   size_t early_bytes_ = 0;
   std::vector<std::byte> bounce_;

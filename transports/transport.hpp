@@ -48,6 +48,16 @@ struct Source {
   size_t bytes = 0;
 };
 
+class Wire;
+
+// A result that is also the next message on some wire. Where that message's receiver has offered the memory in which it
+// waits, the result is written there, too, and `done` is set: the message then goes as SendRequest::placed.
+struct Forward {
+  Wire* wire = nullptr;  // null: there is no such message
+  MessageId id;
+  bool done = false;
+};
+
 // Where a message lands: written to dst, or, with reduce, dst = acc combined with what comes in. acc has the shape of
 // dst and may be dst itself.
 struct Sink {
@@ -56,8 +66,11 @@ struct Sink {
   size_t bytes = 0;
   const Piece* acc = nullptr;
   ReduceFn reduce = nullptr;
-  uint32_t element = 1;  // bytes of one element; a transport that hands over parts cuts at multiples of it
-  bool stream = false;   // what is only copied goes past the caches
+  uint32_t element = 1;          // bytes of one element; a transport that hands over parts cuts at multiples of it
+  bool stream = false;           // what is only copied goes past the caches
+  Forward* forward = nullptr;    // with reduce
+  ReduceFn streaming = nullptr;  // `reduce` for results that are written to two places, if those go past the caches
+  std::byte* also = nullptr;     // the wire's: where the forwarded message lands, while it may be written
 
   // Takes bytes [offset, offset + size) of the message, whatever pieces they fall into. Both are multiples of element.
   void consume(size_t offset, const std::byte* data, size_t size) const;
@@ -68,7 +81,8 @@ struct Sink {
 struct SendRequest {
   MessageId id;
   Source source;
-  bool done = false;  // the source may be overwritten
+  bool placed = false;  // the data is already where the receiver offered to take it
+  bool done = false;    // the source may be overwritten
   SendRequest* next = nullptr;
   uint64_t scratch[3] = {};
 };
@@ -94,6 +108,7 @@ class Counter {
 // Counters of one wire, since it was made.
 struct WireStats {
   Counter bytes_sent, bytes_received, messages_sent, messages_received;
+  Counter messages_placed;  // of those received, the ones that the sender wrote where they belong
 };
 
 // What went wrong on a wire.
@@ -125,6 +140,15 @@ class Wire {
   // connected yet keeps them until it is.
   virtual void send(SendRequest& request) = 0;
   virtual void recv(RecvRequest& request) = 0;
+  // Says that the message, whose receive may come later, can be written to `where` by the sender, if that is memory
+  // which the sender maps. `after`: only by one who reads our message with that index on this wire, which lies in the
+  // same place, and writes each part once it has read it. Only a hint: the message may come in any way.
+  static constexpr uint32_t kAnyTime = UINT32_MAX;
+  virtual void offer(const MessageId& /*id*/, const Piece& /*where*/, uint32_t /*after*/ = kAnyTime) {}
+  // Where the peer has offered to take the message, or nullptr. The memory may be written until close_target(), which
+  // must follow. `reading`: index of the message of the peer's, of the same sequence number, that is read meanwhile.
+  virtual std::byte* open_target(const MessageId& /*id*/, size_t /*bytes*/, uint32_t /*reading*/) { return nullptr; }
+  virtual void close_target() {}
   // Moves what can be moved; true when anything did. Calls for a wire without requests are cheap.
   virtual bool progress() = 0;
   // Before a sleep in Poller::wait: asks the peer to wake us. False when something is there already, do not sleep.

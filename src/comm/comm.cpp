@@ -139,7 +139,7 @@ CommCounters Comm::counters() const {
   for (const Wire* wire : used()) {
     const WireStats& stats = wire->stats();
     counters.wires.push_back({wire->peer(), std::string(wire->transport()), stats.bytes_sent, stats.bytes_received,
-                              stats.messages_sent, stats.messages_received});
+                              stats.messages_sent, stats.messages_received, stats.messages_placed});
   }
   return counters;
 }

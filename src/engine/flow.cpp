@@ -32,6 +32,9 @@ class RegionWalk {
   uint32_t offset_ = 0;
 };
 
+// What is smaller goes through a ring and is not worth a look whether the receiver waits for it somewhere.
+constexpr size_t kPlaceBytes = 32 << 10;
+
 }  // namespace
 
 bool Flow::start(const Launch& launch) {
@@ -42,6 +45,7 @@ bool Flow::start(const Launch& launch) {
   window_ = schedule.window;
   low_ = 0;
   ready_.clear();
+  placed_.clear();
   lanes_.clear();
   if (plan_->ops.empty()) {
     low_ = tiles_;
@@ -58,7 +62,8 @@ bool Flow::start(const Launch& launch) {
     if (wire == nullptr) return false;
     lanes_.push_back({wire, Cursor(schedule, queue, tiles_), queue.verb == Verb::send, 0});
   }
-  std::stable_partition(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.is_send; });
+  // Receives first: what they offer should be there when the peer sees the first message.
+  std::stable_partition(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return !lane.is_send; });
   missing_.resize(size_t{window_} * plan_->ops.size());
   left_.assign(window_, 0);
   for (uint32_t tile = 0; tile < std::min(window_, tiles_); ++tile) open_tile(tile);
@@ -128,12 +133,15 @@ void Flow::launch_node(Lane& lane, uint32_t op_index, uint32_t tile, size_t byte
   node->tile = tile;
   node->peer = op.peer;
   node->is_send = lane.is_send;
+  node->forward = {};
   if (trace_enabled()) node->begun = ticks_now();
   MessageId id = launch_.id;
   id.index += lane.posted++;
   if (lane.is_send) {
     geometry_.pieces(plan_->src(op), tile, &node->pieces);
+    if (op.answer != Op::kNone && bytes >= kPlaceBytes) offer(op.answer, tile, id.index);
     node->send.id = id;
+    node->send.placed = std::erase(placed_, std::pair(op_index, tile)) > 0;
     node->send.source = {node->pieces.data(), static_cast<uint32_t>(node->pieces.size()), bytes};
     lane.wire->send(node->send);
   } else {
@@ -142,9 +150,14 @@ void Flow::launch_node(Lane& lane, uint32_t op_index, uint32_t tile, size_t byte
       geometry_.pieces(plan_->dst(op), plan_->src(op), tile, &node->pieces, &node->accumulators);
       sink.acc = node->accumulators.data();
       sink.reduce = streams(op_index) ? launch_.streaming : launch_.reduce;
+      if (op.forward != Op::kNone && bytes >= kPlaceBytes && find_message(op.forward, tile, &node->forward)) {
+        sink.forward = &node->forward;
+        if (launch_.stream) sink.streaming = launch_.streaming;
+      }
     } else {
       geometry_.pieces(plan_->dst(op), tile, &node->pieces);
       sink.stream = streams(op_index);
+      if (bytes >= kPlaceBytes && node->pieces.size() == 1) lane.wire->offer(id, node->pieces[0]);
     }
     sink.dst = node->pieces.data();
     sink.count = static_cast<uint32_t>(node->pieces.size());
@@ -155,6 +168,33 @@ void Flow::launch_node(Lane& lane, uint32_t op_index, uint32_t tile, size_t byte
     lane.wire->recv(node->recv);
   }
   busy_.push_back(std::move(node));
+}
+
+// The message by which op will go on tile `tile`. False: it is too far away to be told.
+bool Flow::find_message(uint32_t op, uint32_t tile, Forward* message) {
+  constexpr int kMostSteps = 16;
+  const bool is_send = plan_->ops[op].verb == Verb::send;
+  for (const Lane& lane : lanes_) {
+    if (lane.is_send != is_send || lane.wire->peer() != plan_->ops[op].peer) continue;
+    message->wire = lane.wire;
+    message->id = launch_.id;
+    message->id.index += lane.posted;
+    Cursor cursor = lane.cursor;
+    for (int i = 0; i < kMostSteps && !cursor.at_end(); ++i, cursor.next()) {
+      if (cursor.op() == op && cursor.tile() == tile) return true;
+      const Op& before = plan_->ops[cursor.op()];
+      if (geometry_.bytes(is_send ? plan_->src(before) : plan_->dst(before), cursor.tile()) > 0) ++message->id.index;
+    }
+  }
+  return false;
+}
+
+// What is sent now, as message `sent`, comes back into the same place, and its reader may put it there.
+void Flow::offer(uint32_t answer, uint32_t tile, uint32_t sent) {
+  Forward message;
+  if (!find_message(answer, tile, &message)) return;
+  geometry_.pieces(plan_->dst(plan_->ops[answer]), tile, &answer_);
+  if (answer_.size() == 1) message.wire->offer(message.id, answer_[0], sent);
 }
 
 bool Flow::reap() {
@@ -169,6 +209,7 @@ bool Flow::reap() {
     busy_.pop_back();
     if (trace_enabled()) trace_node(*node);
     const uint32_t op = node->op, tile = node->tile;
+    if (node->forward.done) placed_.emplace_back(plan_->ops[op].forward, tile);
     idle_.push_back(std::move(node));
     complete(op, tile);
     moved = true;

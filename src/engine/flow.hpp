@@ -51,6 +51,7 @@ class Flow {
     SendRequest send;
     RecvRequest recv;
     std::vector<Piece> pieces, accumulators;
+    Forward forward;
     uint32_t op = 0, tile = 0;
     int peer = -1;
     bool is_send = false;
@@ -69,6 +70,8 @@ class Flow {
   void complete(uint32_t op, uint32_t tile);
   bool post(Lane& lane);
   bool streams(uint32_t op) const;
+  bool find_message(uint32_t op, uint32_t tile, Forward* message);
+  void offer(uint32_t answer, uint32_t tile, uint32_t sent);
   void launch_node(Lane& lane, uint32_t op, uint32_t tile, size_t bytes);
   bool reap();
   bool run_copies();
@@ -81,9 +84,11 @@ class Flow {
   Scratch scratch_;
   uint32_t tiles_ = 0, window_ = 1, low_ = 0;
   std::vector<Lane> lanes_;
-  std::vector<uint32_t> missing_;                     // per tile of the window and op: dependencies not done yet
-  std::vector<uint32_t> left_;                        // per tile of the window: ops not done yet
-  std::vector<std::pair<uint32_t, uint32_t>> ready_;  // copies to run: (op, tile)
+  std::vector<uint32_t> missing_;                      // per tile of the window and op: dependencies not done yet
+  std::vector<uint32_t> left_;                         // per tile of the window: ops not done yet
+  std::vector<std::pair<uint32_t, uint32_t>> ready_;   // copies to run: (op, tile)
+  std::vector<std::pair<uint32_t, uint32_t>> placed_;  // sends whose data has been written at the receiver: (op, tile)
+  std::vector<Piece> answer_;
   std::vector<std::unique_ptr<Node>> idle_, busy_;
 };
 

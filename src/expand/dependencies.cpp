@@ -115,6 +115,20 @@ void add_dependencies(Resolved& resolved, Plan& plan) {
   plan.successors.resize(edges.size());
   std::vector<uint32_t> fill(plan.successor_begin.begin(), plan.successor_begin.end() - 1);
   for (const Edge& edge : edges) plan.successors[fill[edge.from]++] = edge.to;
+
+  // List 0 of two ops: the same bytes in the same order.
+  const auto same = [&](uint32_t a, uint32_t b) {
+    const auto storage = [&](ChunkId chunk) { return resolved.storage[chunk]; };
+    return std::ranges::equal(std::span(raw.list(raw.ops[a], 0), raw.ops[a].length),
+                              std::span(raw.list(raw.ops[b], 0), raw.ops[b].length), {}, storage, storage);
+  };
+  for (const Edge& edge : edges) {
+    Op& from = plan.ops[edge.from];
+    const Op& to = plan.ops[edge.to];
+    if (plan.predecessors[edge.to] != 1 || from.verb == Verb::copy || !same(edge.from, edge.to)) continue;
+    if (from.verb == Verb::recv && from.reduce && to.verb == Verb::send) from.forward = edge.to;
+    if (from.verb == Verb::send && to.verb == Verb::recv && !to.reduce && from.peer == to.peer) from.answer = edge.to;
+  }
 }
 
 }  // namespace weft

@@ -9,7 +9,8 @@ namespace weft {
 // Fails through the evaluator where a step reads and writes the same bytes, or writes them twice.
 void check_hygiene(Resolved& resolved, Evaluator& evaluator);
 
-// Fills predecessors, successor_begin and successors of a plan whose ops correspond one to one to resolved.raw.ops.
+// Fills predecessors, successor_begin and successors of a plan whose ops correspond one to one to resolved.raw.ops, and
+// Op::forward and Op::answer, which follow from them.
 void add_dependencies(Resolved& resolved, Plan& plan);
 
 }  // namespace weft

@@ -57,6 +57,7 @@ struct Region {
 //   copy: dst = src[0] combined with src[1] ... in that order; src holds `sources` lists of equal length one after the
 //         other, and sources > 1 exactly when `reduce` is set. dst may be one of the sources, region for region.
 struct Op {
+  static constexpr uint32_t kNone = UINT32_MAX;
   Verb verb = Verb::copy;
   bool reduce = false;
   uint16_t lane = 0;
@@ -66,6 +67,10 @@ struct Op {
   uint32_t step = 0;
   uint32_t dst = 0, dst_regions = 0;
   uint32_t src = 0, src_regions = 0;
+  // What the engine may do better, found by expand. Of a receive with reduce: the send that waits for its result alone,
+  // and passes it on as it is. Of a send: the plain receive from the same peer that waits for this send alone, and
+  // lands in the same place.
+  uint32_t forward = kNone, answer = kNone;
 };
 
 struct Plan {

@@ -59,6 +59,8 @@ std::string counters_prometheus(const CommCounters& counters, const std::vector<
       {"weft_wire_received_bytes_total", "Bytes received from a peer.", &WireCounters::bytes_received},
       {"weft_wire_messages_sent_total", "Messages sent to a peer.", &WireCounters::messages_sent},
       {"weft_wire_messages_received_total", "Messages received from a peer.", &WireCounters::messages_received},
+      {"weft_wire_messages_placed_total", "Of these, the ones that the peer wrote where they belong.",
+       &WireCounters::messages_placed},
   };
   for (const Family& family : kFamilies) {
     if (counters.wires.empty()) break;

@@ -13,6 +13,7 @@ struct WireCounters {
   int peer = -1;
   std::string transport;
   uint64_t bytes_sent = 0, bytes_received = 0, messages_sent = 0, messages_received = 0;
+  uint64_t messages_placed = 0;  // of those received, the ones that the sender wrote where they belong
 };
 
 struct CommCounters {

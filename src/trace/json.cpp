@@ -55,7 +55,8 @@ std::string counters_json(const CommCounters& counters, const std::vector<OpSnap
                      {"bytes_sent", wire.bytes_sent},
                      {"bytes_received", wire.bytes_received},
                      {"messages_sent", wire.messages_sent},
-                     {"messages_received", wire.messages_received}});
+                     {"messages_received", wire.messages_received},
+                     {"messages_placed", wire.messages_placed}});
   }
   const nlohmann::json all = {{"job", counters.job},
                               {"label", counters.label},

@@ -3,9 +3,11 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "case.hpp"
@@ -75,6 +77,49 @@ TEST(Edges, NothingToSend) {
       EXPECT_EQ(sum, ranks);
       WEFT_EXPECT_OK(weftStreamDestroy(stream), nullptr);
     });
+  }
+}
+
+// Messages that came to this rank without a copy of its own.
+uint64_t placed(weftComm_t comm) {
+  std::string text(size_t{1} << 20, ' ');
+  size_t length = text.size();
+  WEFT_EXPECT_OK(weftCommDump(comm, weftDumpJson, text.data(), &length), comm);
+  const auto json = nlohmann::json::parse(text.substr(0, length - 1));
+  uint64_t messages = 0;
+  for (const auto& wire : json["wires"]) messages += wire["messages_placed"].get<uint64_t>();
+  return messages;
+}
+
+// What one rank adds up, others wait for in memory that it may write: it does, in whatever way the ranks' calls are in
+// place, and nothing else is written.
+TEST(Edges, SumsInSharedMemory) {
+  for (const int ranks : {2, 3, 4}) {
+    std::vector<Expectation> cases;
+    for (uint32_t i = 0; i < 12; ++i) {
+      Case call;
+      call.ranks = ranks;
+      call.type = i % 3 == 0 ? weftFloat32 : i % 3 == 1 ? weftFloat16 : weftInt64;
+      call.op = static_cast<weftRedOp_t>(i % (weftNumOps + 1));
+      call.count = std::array<size_t, 4>{61001, 9001 * static_cast<size_t>(ranks), 130003, 250007}[i % 4];
+      call.in_place = i < 4 ? 0 : i < 8 ? ~0U : i;
+      call.seed = 7 * i;
+      call.shared_memory = true;
+      cases.emplace_back(call, nullptr);
+    }
+    for (const char* transport : {"loop", "shm", "tcp"}) {
+      for (const char* algorithm : {"ring", "halving_doubling"}) {
+        run_threads(ranks,
+                    [&](int rank, weftComm_t comm) {
+                      for (const Expectation& expectation : cases) expectation.run(rank, comm, nullptr);
+                      const bool maps = transport != std::string("tcp");
+                      // With more ranks it depends on who comes first.
+                      const bool sure = !maps || (ranks == 2 && algorithm == std::string("ring"));
+                      EXPECT_TRUE(!sure || (placed(comm) > 0) == maps) << transport << " " << algorithm;
+                    },
+                    {{"WEFT_TRANSPORT", transport}, {"WEFT_ALGO", algorithm}, {"WEFT_TILE_BYTES", "64K"}});
+      }
+    }
   }
 }
 

@@ -22,7 +22,7 @@ class End final : public RingWire {
 
  private:
   bool share(const Piece&, ViewPiece*) override { return false; }
-  const std::byte* map(const ViewPiece&) override { return nullptr; }
+  std::byte* map(const ViewPiece&) override { return nullptr; }
   bool pull(const ViewPiece& view, size_t offset, std::byte* to, size_t bytes) override {
     std::memcpy(to, reinterpret_cast<const std::byte*>(view.address) + offset, bytes);
     ++pulls;

@@ -91,8 +91,10 @@ class LoopWire final : public RingWire {
   }
   void cancel() override {
     RingWire::cancel();
-    // The peer is a thread of ours and may be reading what will be freed next.
-    while (connected() && rings_.tx.header()->reading.load(std::memory_order_seq_cst) != 0) ::sched_yield();
+    // The peer is a thread of ours and may be reading or writing what will be freed next.
+    while (connected() && (peer_writes() || rings_.tx.header()->reading.load(std::memory_order_seq_cst) != 0)) {
+      ::sched_yield();
+    }
     close();
   }
   void close() override {
@@ -108,7 +110,7 @@ class LoopWire final : public RingWire {
     *view = {reinterpret_cast<uint64_t>(piece.data), 1, static_cast<uint32_t>(piece.bytes)};
     return true;
   }
-  const std::byte* map(const ViewPiece& view) override { return reinterpret_cast<const std::byte*>(view.address); }
+  std::byte* map(const ViewPiece& view) override { return reinterpret_cast<std::byte*>(view.address); }
   bool pull(const ViewPiece&, size_t, std::byte*, size_t) override { return false; }
   void wake_peer() override {
     const uint64_t one = 1;

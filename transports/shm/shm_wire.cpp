@@ -171,7 +171,7 @@ void ShmWire::handle(const Record& record) {
       if (connected()) test_pull(record);
       break;
     case Record::Kind::region: {
-      void* base = ::mmap(nullptr, record.a, PROT_READ, MAP_SHARED, fd.get(), 0);
+      void* base = ::mmap(nullptr, record.a, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
       if (base == MAP_FAILED) log(LogLevel::info, "shm: mmap of memory of rank {}: {}", peer(), std::strerror(errno));
       mapped_[record.id] = base == MAP_FAILED ? Mapping{} : Mapping{static_cast<std::byte*>(base), record.a};
       break;
@@ -205,6 +205,13 @@ void ShmWire::tick() {
 
 void ShmWire::cancel() {
   RingWire::cancel();
+  // A peer that is alive ends its write at once; one that is stopped in the midst of it may write the rest, at most a
+  // tile, whenever it goes on.
+  for (const Deadline deadline = Deadline::after(std::chrono::milliseconds(200));
+       peer_writes() && !gone_ && !deadline.passed();) {
+    read_socket();
+    ::sched_yield();
+  }
   close();
 }
 
@@ -256,17 +263,13 @@ bool ShmWire::share(const Piece& piece, ViewPiece* view) {
   return true;
 }
 
-const std::byte* ShmWire::map(const ViewPiece& view) {
-  if (view.region == 0) return nullptr;
+std::byte* ShmWire::map(const ViewPiece& view) {
   auto found = mapped_.find(view.region);
   if (found == mapped_.end()) {  // its record was sent before the message
     read_socket();
     found = mapped_.find(view.region);
   }
-  if (found == mapped_.end() || view.address + view.bytes > found->second.bytes) {
-    fail(WireError::Kind::broken, "shm: shared memory of the peer could not be mapped");
-    return nullptr;
-  }
+  if (found == mapped_.end() || view.address + view.bytes > found->second.bytes) return nullptr;
   return found->second.base + view.address;
 }
 

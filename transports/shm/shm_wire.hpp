@@ -45,7 +45,7 @@ class ShmWire final : public RingWire {
   };
 
   bool share(const Piece& piece, ViewPiece* view) override;
-  const std::byte* map(const ViewPiece& view) override;
+  std::byte* map(const ViewPiece& view) override;
   bool pull(const ViewPiece& view, size_t offset, std::byte* to, size_t bytes) override;
   void wake_peer() override;
   void drain_wakeups() override { read_socket(); }
