@@ -1,6 +1,10 @@
 #include "tuner/features.hpp"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "expand/expand.hpp"
@@ -59,9 +63,7 @@ void add(const Plan& plan, std::vector<Step>& steps, Features& features) {
   features.combined_bytes = std::max(features.combined_bytes, combined);
 }
 
-}  // namespace
-
-Result<Features> features_of(const Program& program, int ranks) {
+Result<Features> count(const Program& program, int ranks) {
   Features features;
   std::vector<Step> steps;
   const std::vector<int> sampled = sample(ranks);
@@ -94,6 +96,20 @@ Result<Features> features_of(const Program& program, int ranks) {
   // The busiest rank of all lies on no path that is shorter than its own work.
   features.path_bytes = std::max(features.path_bytes, features.rank_bytes);
   return features;
+}
+
+}  // namespace
+
+// By the text, since programs come and go with their communicators.
+Result<Features> features_of(const Program& program, int ranks) {
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, int>, Result<Features>> known;
+  constexpr size_t kMost = 2048;
+  const std::lock_guard lock(mutex);
+  std::pair key(program.text(), ranks);
+  if (const auto found = known.find(key); found != known.end()) return found->second;
+  if (known.size() >= kMost) known.clear();
+  return known.emplace(std::move(key), count(program, ranks)).first->second;
 }
 
 }  // namespace weft

@@ -79,10 +79,15 @@ Result<Tuner> Tuner::create(const Topology& topology, std::vector<ProgramPtr> pr
   return tuner;
 }
 
+// Sizes are often powers of two: a multiplicative hash (Fibonacci) keeps them apart.
+size_t Tuner::slot_of(Collective collective, size_t bytes) {
+  static_assert(kDecisions == 64);
+  return (uint64_t{bytes} * kCollectives + static_cast<uint64_t>(collective)) * 0x9e3779b97f4a7c15 >> 58;
+}
+
 Choice Tuner::choose(Collective collective, size_t bytes) const {
   if (has_counts(collective)) bytes = kVariableBytes;
-  const size_t slot = (bytes >> 3 ^ bytes >> 13 ^ static_cast<size_t>(collective) * 5) % decisions_.size();
-  Decision& known = decisions_[slot];
+  Decision& known = decisions_[slot_of(collective, bytes)];
   if (known.collective != collective || known.bytes != bytes) known = decide(collective, bytes);
   Choice choice;
   choice.window = window();

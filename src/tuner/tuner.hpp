@@ -42,6 +42,8 @@ class Tuner {
     size_t bytes = 0;
     int index = -1;  // none
   };
+  static constexpr size_t kDecisions = 64;
+  static size_t slot_of(Collective collective, size_t bytes);
   Decision decide(Collective collective, size_t bytes) const;
   std::string explain(const Decision& decision, const Cost& best, int next, const Cost& second) const;
 
@@ -53,7 +55,7 @@ class Tuner {
   std::unique_ptr<CostModel> model_;
   mutable std::vector<std::string> reasons_;  // by program
   // The last decisions: large calls ask each time.
-  mutable std::array<Decision, 64> decisions_;
+  mutable std::array<Decision, kDecisions> decisions_;
 };
 
 }  // namespace weft
