@@ -7,7 +7,8 @@ moved between "near" (under 120 ns) and "far" is thrown away and repeated. Figur
 batch of each turn, and a ratio is made within one regime only. A library that is not there is reported as missing.
 
 Beside the libraries stand the bounds of two ranks on one host: the same collectives written by hand (bounds.cpp), on
-private memory ("bound-private") and on memory that both ranks map ("bound-shared").
+private memory ("bound-private"), on memory that both ranks map ("bound-shared"), and their bytes alone over one socket
+("bound-tcp"). Gloo is not pinned: it has a thread of its own for the network.
 
 Libraries: openmpi-ob1, openmpi-ucx, mpich and gloo as Debian packages them (openmpi-bin libopenmpi-dev, mpich
 libmpich-dev, libgloo-dev), ucc and oneccl from the prefixes that are given. MPI is run with malloc told to keep memory
@@ -56,8 +57,8 @@ class Runner:
             return None if self.binary.exists() else f"{self.binary} is not built"
         if self.name.startswith("bound"):
             self.binary = build / "perf/compare/bounds"
-            if self.args.ranks != 2 or tcp:
-                return "there is one for two ranks over shm only"
+            if self.args.ranks != 2 or tcp != (self.name == "bound-tcp"):
+                return "there is one for two ranks, and its own transport"
             return None if self.binary.exists() else f"{self.binary} is not built"
         if self.name.startswith("openmpi") or self.name == "mpich":
             flavour = self.name.split("-")[0]
@@ -221,7 +222,7 @@ def main():
     parser.add_argument("--collectives", default=",".join(COLLECTIVES))
     parser.add_argument("--sizes", help="bytes, comma-separated")
     parser.add_argument("--libraries", help="only these, comma-separated")
-    parser.add_argument("--shared", action="store_true", help="also Weft on memory of weftMemAlloc, and the bounds")
+    parser.add_argument("--shared", action="store_true", help="also Weft on memory of weftMemAlloc, and the bounds of shm")
     parser.add_argument("--malloc", choices=["kept", "default"], default="kept", help="of the MPI libraries")
     parser.add_argument("--ucc", type=pathlib.Path, metavar="PREFIX")
     parser.add_argument("--oneccl", type=pathlib.Path, metavar="PREFIX")
@@ -233,6 +234,8 @@ def main():
     names = ["weft", "openmpi-ob1", "openmpi-ucx", "mpich", "gloo", "ucc", "oneccl"]
     if args.shared:
         names[1:1] = ["weft-shared", "bound-private", "bound-shared"]
+    if args.transport == "tcp" and args.ranks == 2:
+        names[1:1] = ["bound-tcp"]
     if args.libraries:
         names = args.libraries.split(",")
     with tempfile.TemporaryDirectory() as work:
