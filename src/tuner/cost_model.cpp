@@ -22,7 +22,7 @@ AlphaBetaModel::Terms terms_of(const Features& features, size_t bytes, size_t ti
 }  // namespace
 
 AlphaBetaModel::AlphaBetaModel(TunePtr tune, const Topology& topology, size_t tile_bytes)
-    : tune_(std::move(tune)), kind_(kind_of(topology)), ranks_(topology.ranks), tile_bytes_(tile_bytes) {}
+    : tune_(std::move(tune)), kind_(kind_of(topology)), topology_(topology), tile_bytes_(tile_bytes) {}
 
 AlphaBetaModel::Terms AlphaBetaModel::terms(const Program& program, size_t bytes) {
   return terms_of(known(program).features, bytes, tile_bytes_);
@@ -41,7 +41,7 @@ AlphaBetaModel::Known& AlphaBetaModel::known(const Program& program) {
   const auto [place, is_new] = known_.try_emplace(&program);
   Known& known = place->second;
   if (!is_new) return known;
-  const auto features = features_of(program, ranks_);
+  const auto features = features_of(program, topology_.ranks);
   known.features = features.ok() ? features.value() : Features{.steps = std::numeric_limits<double>::infinity()};
   double floor = corrected(program, known.features, 0);
   for (int k = 0; k <= kFloors; ++k) {
@@ -56,7 +56,7 @@ double AlphaBetaModel::corrected(const Program& program, const Features& feature
   const Terms t = terms_of(features, bytes, tile_bytes_);
   const double predicted =
       tune.alpha * t.steps + tune.message * t.messages + tune.beta * t.moved_kb + tune.gamma * t.combined_kb;
-  return predicted * tune.correction(program.collective(), program.name(), ranks_, bytes).value_or(1);
+  return predicted * tune.correction(program.collective(), program.name(), topology_, bytes).value_or(1);
 }
 
 }  // namespace weft

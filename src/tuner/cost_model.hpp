@@ -47,7 +47,7 @@ class AlphaBetaModel : public CostModel {
 
   TunePtr tune_;
   TopologyKind kind_;
-  int ranks_;
+  Topology topology_;
   size_t tile_bytes_;
   std::unordered_map<const Program*, Known> known_;
 };

@@ -63,6 +63,7 @@ class TuneParser {
     if (!versioned_) return version(words);
     if (words[0] == "kind") return kind(words);
     if (kind_ == nullptr) return wrong(words[0], "before the first kind", "kind shm, kind tcp, kind hosts");
+    if (words[0] == "cores") return cores(words);
     for (size_t i = 0; i < std::size(kParameters); ++i) {
       if (words[0] == kParameters[i].first) return parameter(words, i);
     }
@@ -117,10 +118,20 @@ class TuneParser {
     return {};
   }
 
+  Status cores(const std::vector<std::string_view>& words) {
+    const auto value = words.size() == 2 ? parse_integer<int>(words[1]) : std::nullopt;
+    if (!value || *value < 1)
+      return wrong(words.size() > 1 ? words[1] : words[0], "not a number of cores", "1 or more");
+    if (kind_->cores > 0) return wrong(words[0], "for the second time", "once for each kind");
+    kind_->cores = *value;
+    return {};
+  }
+
   Status correction(const std::vector<std::string_view>& words) {
     const auto collective = collective_of(words[0]);
     if (!collective || *collective == Collective::sendrecv) {
-      return wrong(words[0], "not known", "kind, alpha, message, beta, gamma, or a collective such as allreduce");
+      return wrong(words[0], "not known",
+                   "kind, cores, alpha, message, beta, gamma, or a collective such as allreduce");
     }
     if (words.size() < 4) {
       return wrong(words[0], "incomplete", "COLLECTIVE ALGORITHM RANKS BYTES:FACTOR..., as in allreduce ring 2 8:1.2");
@@ -226,16 +237,21 @@ Topology topology_of(TopologyKind kind, int ranks) {
   return topology;
 }
 
-std::optional<double> KindTune::correction(Collective collective, const std::string& algorithm, int ranks,
-                                           size_t bytes) const {
+std::optional<double> KindTune::correction(Collective collective, const std::string& algorithm,
+                                           const Topology& topology, size_t bytes) const {
   const auto found = corrections.find(std::pair(collective, algorithm));
   if (found == corrections.end()) return std::nullopt;
   const std::vector<Correction>& all = found->second;
-  const auto above = std::lower_bound(all.begin(), all.end(), ranks,
+  auto end = all.end();
+  if (cores > 0 && !topology.oversubscribed && all.front().ranks <= cores) {
+    while (std::prev(end)->ranks > cores) --end;
+  }
+  const int ranks = topology.ranks;
+  const auto above = std::lower_bound(all.begin(), end, ranks,
                                       [](const Correction& known, int wanted) { return known.ranks < wanted; });
   if (above == all.begin()) return factor_of(*above, bytes);
   const auto below = above - 1;
-  if (above == all.end()) return factor_of(*below, bytes);
+  if (above == end) return factor_of(*below, bytes);
   return interpolate(below->ranks, factor_of(*below, bytes), above->ranks, factor_of(*above, bytes), ranks);
 }
 

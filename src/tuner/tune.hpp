@@ -42,11 +42,14 @@ struct KindTune {
   double message = 0;  // microseconds of a message
   double beta = 0;     // nanoseconds of a byte sent or received
   double gamma = 0;    // nanoseconds of a byte combined or copied
+  int cores = 0;       // of the host that was measured: more ranks than that shared them; 0: not known
   std::map<std::pair<Collective, std::string>, std::vector<Correction>, std::less<>> corrections;  // by rising ranks
 
   // Interpolated in the logarithms of size, ranks and correction, the outermost value beyond what was measured. The
-  // same bits on every machine. Nothing: the algorithm was not measured.
-  std::optional<double> correction(Collective collective, const std::string& algorithm, int ranks, size_t bytes) const;
+  // same bits on every machine. What ranks that shared cores took says nothing of those that need not. Nothing: the
+  // algorithm was not measured.
+  std::optional<double> correction(Collective collective, const std::string& algorithm, const Topology& topology,
+                                   size_t bytes) const;
 };
 
 struct Tune {

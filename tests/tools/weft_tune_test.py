@@ -93,7 +93,7 @@ class Files(unittest.TestCase):
         result = run("-o", self.path, *SMALL, "--collectives", "allreduce,alltoallv")
         self.assertEqual(result.returncode, 0, result.stderr)
         text = self.path.read_text()
-        for word in ("weft-tune 1\n", "# machine: ", "# date: ", "# library: 0.", "kind shm\n", "allreduce ring 2  8:",
+        for word in ("weft-tune 1\n", "# machine: ", "# date: ", "# library: 0.", "kind shm\ncores ", "allreduce ring 2  8:",
                      "alltoallv pairwise 2  1M:", "allgatherv ring 2  1M:"):
             self.assertIn(word, text)
         self.assertNotIn("kind tcp", text)

@@ -25,7 +25,8 @@ std::vector<CostLine> costs(const std::vector<ProgramPtr>& all, const std::vecto
                             const TunePtr& tune, const CostRequest& request) {
   std::vector<CostLine> lines;
   for (const int ranks : request.ranks) {
-    const Topology topology = topology_of(request.kind, ranks);
+    Topology topology = topology_of(request.kind, ranks);
+    topology.oversubscribed = request.oversubscribed;
     auto tuner = Tuner::create(topology, all, "", 0, 0, tune);
     if (!tuner.ok()) continue;  // only what is forced can be wrong
     AlphaBetaModel model(tune, topology, tuner->tile_bytes());

@@ -10,6 +10,7 @@ namespace weft {
 
 struct CostRequest {
   TopologyKind kind = TopologyKind::shm;
+  bool oversubscribed = false;
   std::vector<int> ranks;
   std::vector<size_t> sizes;
 };

@@ -23,7 +23,7 @@ using weft::ProgramPtr;
 struct Arguments {
   std::string what, algorithm, format = "text", path, counts = "1..33", sizes = "8,1K,64K,1M,64M", kind = "shm", tune;
   int ranks = 4, rank = 0, root = 0;
-  bool in_place = false, source = false;
+  bool in_place = false, source = false, oversubscribed = false;
 };
 
 int complain(const std::string& message) {
@@ -175,7 +175,8 @@ int verify(const Arguments& arguments) {
 int cost(const Arguments& arguments) {
   const auto counts = parse_counts(arguments.counts);
   if (!counts) return complain("-P: '" + arguments.counts + "' is not a number, a range a..b, or a list of those");
-  weft::CostRequest request{.kind = *weft::topology_kind_of(arguments.kind), .ranks = *counts};
+  weft::CostRequest request{
+      .kind = *weft::topology_kind_of(arguments.kind), .oversubscribed = arguments.oversubscribed, .ranks = *counts};
   const weft::Status status = weft::parse_sizes(arguments.sizes, request.sizes);
   if (!status.ok()) return complain("-b: " + status.message());
   auto shown = find_programs(arguments);
@@ -241,6 +242,7 @@ int main(int argc, char** argv) {
   cost_command->add_option("-b,--bytes", arguments.sizes, "Sizes of the call, such as 8,64K,1M");
   cost_command->add_option("--kind", arguments.kind, "shm and tcp: one host, over its memory or its network; or hosts")
       ->check(CLI::IsMember({"shm", "tcp", "hosts"}));
+  cost_command->add_flag("--oversubscribed", arguments.oversubscribed, "The ranks outnumber the cores");
   cost_command->add_option("--tune", arguments.tune, "A file that weft-tune wrote")->envname("WEFT_TUNE_FILE");
   cost_command->add_option("--format", arguments.format, "text or json")->check(CLI::IsMember({"text", "json"}));
 

@@ -16,6 +16,12 @@
 namespace weft {
 namespace {
 
+Topology ranks_of(int ranks, bool oversubscribed = false) {
+  Topology topology = topology_of(TopologyKind::shm, ranks);
+  topology.oversubscribed = oversubscribed;
+  return topology;
+}
+
 const std::string kHead = "weft-tune 1\nkind shm\nalpha 0.5\nmessage 0.1\nbeta 0.2\ngamma 0.1\n";
 
 Tune good(const std::string& text) {
@@ -35,16 +41,16 @@ TEST(TuneFile, IsRead) {
   EXPECT_EQ(tcp.message, 2);
   EXPECT_EQ(tcp.beta, 0.25);
   EXPECT_EQ(tcp.gamma, 0);
-  EXPECT_EQ(tcp.correction(Collective::allreduce, "ring", 4, 64 << 10), 2);
-  EXPECT_EQ(tcp.correction(Collective::allreduce, "ring", 2, 64 << 10), 1);
-  EXPECT_EQ(tcp.correction(Collective::allreduce, "flat", 2, 8), std::nullopt);
-  EXPECT_EQ(tcp.correction(Collective::reduce, "ring", 2, 8), std::nullopt);
+  EXPECT_EQ(tcp.correction(Collective::allreduce, "ring", ranks_of(4), 64 << 10), 2);
+  EXPECT_EQ(tcp.correction(Collective::allreduce, "ring", ranks_of(2), 64 << 10), 1);
+  EXPECT_EQ(tcp.correction(Collective::allreduce, "flat", ranks_of(2), 8), std::nullopt);
+  EXPECT_EQ(tcp.correction(Collective::reduce, "ring", ranks_of(2), 8), std::nullopt);
 }
 
 TEST(TuneFile, InterpolatesInTheLogarithms) {
   const Tune tune = good(kHead + "allreduce ring 2 8:1 512:4\nallreduce ring 8 8:3 512:8\n");
   const auto at = [&](int ranks, size_t bytes) {
-    return *tune.of(TopologyKind::shm).correction(Collective::allreduce, "ring", ranks, bytes);
+    return *tune.of(TopologyKind::shm).correction(Collective::allreduce, "ring", ranks_of(ranks), bytes);
   };
   EXPECT_EQ(at(2, 8), 1);
   EXPECT_EQ(at(2, 64), 2);  // halfway from 8 to 512
@@ -59,6 +65,20 @@ TEST(TuneFile, InterpolatesInTheLogarithms) {
     EXPECT_GT(at(3, bytes), at(3, bytes - 1));
     EXPECT_LT(at(3, bytes), at(3, bytes - 1) * 1.2);
   }
+}
+
+// Two ranks had a core each, three and four did not.
+TEST(TuneFile, RanksThatSharedCores) {
+  const Tune tune = good(kHead + "cores 2\nallreduce ring 2 8:1\nallreduce ring 4 8:9\nallreduce flat 3 8:7\n");
+  const auto at = [&](const char* algorithm, const Topology& topology) {
+    return *tune.of(TopologyKind::shm).correction(Collective::allreduce, algorithm, topology, 8);
+  };
+  EXPECT_EQ(at("ring", ranks_of(8, true)), 9);
+  EXPECT_EQ(at("ring", ranks_of(4, true)), 9);
+  EXPECT_EQ(at("ring", ranks_of(4)), 1);
+  EXPECT_EQ(at("ring", ranks_of(2)), 1);
+  EXPECT_EQ(at("ring", ranks_of(2, true)), 1);
+  EXPECT_EQ(at("flat", ranks_of(4)), 7);  // better than nothing
 }
 
 TEST(TuneFile, RefusesWithPlaceValueAndWhatIsLegal) {
@@ -85,6 +105,9 @@ TEST(TuneFile, RefusesWithPlaceValueAndWhatIsLegal) {
       {"weft-tune 1\nkind shm\nalpha 1us\n", {"x.tune:3:", "1us"}},
       {"weft-tune 1\nkind shm\nalpha\n", {"x.tune:3:", "alpha"}},
       {"weft-tune 1\nkind shm\nalpha 1\nalpha 1\n", {"x.tune:4:", "alpha", "second"}},
+      {kHead + "cores 0\n", {"x.tune:7:", "0", "1 or more"}},
+      {kHead + "cores\n", {"x.tune:7:", "cores", "1 or more"}},
+      {kHead + "cores 2\ncores 2\n", {"x.tune:8:", "cores", "second"}},
       {kHead + "alhpa 2\n", {"x.tune:7:", "alhpa", "gamma", "allreduce"}},
       {kHead + "allreduce ring 2\n", {"x.tune:7:", "BYTES:FACTOR"}},
       {kHead + "allreduce ring two 8:1\n", {"x.tune:7:", "two", "1 to 1048576"}},
@@ -163,7 +186,8 @@ TEST_F(OwnFile, IsRefusedWithItsName) {
 // Damage to the shipped text, and no text at all: an error with a place, or a file.
 TEST(TuneFile, RandomBytesNeverCrash) {
   std::mt19937 random(20240607U + static_cast<uint32_t>(testing::UnitTest::GetInstance()->random_seed()));
-  const std::string shipped = default_tune()->text.substr(0, 4000);
+  const std::string& whole = default_tune()->text;
+  const std::string shipped = whole.substr(0, whole.rfind('\n', 4000) + 1);
   constexpr std::string_view kPieces[] = {"kind ", "alpha ", ":", "K",   "1e308", "-",
                                           "\n",    "#",      " ", "8:1", "\0x",   "1e999"};
   size_t parsed = 0, refused = 0;
@@ -187,7 +211,7 @@ TEST(TuneFile, RandomBytesNeverCrash) {
     }
     ++parsed;
     for (const auto& kind : tune->kinds) {
-      if (kind) (void)kind->correction(Collective::allreduce, "ring", 3, random());
+      if (kind) (void)kind->correction(Collective::allreduce, "ring", ranks_of(3), random());
     }
   }
   EXPECT_GT(parsed, 100U);

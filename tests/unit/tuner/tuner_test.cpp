@@ -15,6 +15,12 @@ namespace {
 constexpr TopologyKind kKinds[] = {TopologyKind::shm, TopologyKind::tcp, TopologyKind::hosts};
 constexpr size_t kLargest = 256 << 20;
 
+Topology topology_of(TopologyKind kind, int ranks, bool oversubscribed) {
+  Topology topology = topology_of(kind, ranks);
+  topology.oversubscribed = oversubscribed;
+  return topology;
+}
+
 Tuner tuner_of(const Topology& topology, std::vector<ProgramPtr> programs = builtin_programs(),
                const TunePtr& tune = default_tune(), const std::string& forced = "") {
   auto tuner = Tuner::create(topology, std::move(programs), forced, 0, 0, tune);
@@ -37,8 +43,8 @@ TunePtr tune_of(const std::string& text) {
 // What is chosen by a tuner and the model that it has, over sizes.
 class Chooser {
  public:
-  Chooser(TopologyKind kind, int ranks)
-      : topology_(topology_of(kind, ranks)),
+  explicit Chooser(TopologyKind kind, int ranks, bool oversubscribed = false)
+      : topology_(topology_of(kind, ranks, oversubscribed)),
         tuner_(tuner_of(topology_)),
         model_(default_tune(), topology_, tuner_.tile_bytes()) {}
 
@@ -92,7 +98,7 @@ TEST(Tuner, ShippedChoices) {
       {TopologyKind::hosts, 8, Collective::allgatherv, 0, "ring"},
   };
   for (const Pin& pin : kPins) {
-    EXPECT_EQ(Chooser(pin.kind, pin.ranks).name(pin.collective, pin.bytes), pin.algorithm)
+    EXPECT_EQ(Chooser(pin.kind, pin.ranks, pin.ranks > 2).name(pin.collective, pin.bytes), pin.algorithm)
         << name_of(pin.kind) << " " << pin.ranks << " " << name_of(pin.collective) << " " << pin.bytes;
   }
 }
@@ -152,8 +158,9 @@ TEST(Tuner, SameOnEveryRank) {
 TEST(Tuner, NoCliffsBetweenSizes) {
   constexpr double kJump = 3, kDip = 0.9;
   for (const TopologyKind kind : kKinds) {
-    for (int ranks = 2; ranks <= 33; ++ranks) {
-      Chooser chooser(kind, ranks);
+    for (int i = 2 * 2; i < 2 * 34; ++i) {
+      const int ranks = i / 2;
+      Chooser chooser(kind, ranks, i % 2 == 1);
       for (int c = 0; c < kCollectives - 1; ++c) {
         const auto collective = static_cast<Collective>(c);
         if (!chooses_by_size(collective)) continue;
@@ -171,8 +178,9 @@ TEST(Tuner, NoCliffsBetweenSizes) {
 }
 
 TEST(Tuner, SevenRanksAreLikeEight) {
-  for (const TopologyKind kind : kKinds) {
-    Chooser seven(kind, 7), eight(kind, 8);
+  for (int i = 0; i < 2 * kTopologyKinds; ++i) {
+    const TopologyKind kind = kKinds[i / 2];
+    Chooser seven(kind, 7, i % 2 == 1), eight(kind, 8, i % 2 == 1);
     for (int c = 0; c < kCollectives - 1; ++c) {
       const auto collective = static_cast<Collective>(c);
       if (!chooses_by_size(collective)) continue;
