@@ -207,8 +207,11 @@ bool RingWire::check(const MessageId& id, size_t bytes, const RecvRequest& reque
 
 void RingWire::finish(RecvRequest& request) {
   request.done = true;
-  uint64_t& offered = offered_[request.id.index % RingHeader::kOffers];
-  if (offered == request.id.key() + 1) offered = 0;
+  const size_t slot = request.id.index % RingHeader::kOffers;
+  if (offered_[slot] == request.id.key() + 1) {
+    offered_[slot] = 0;
+    rings_.rx.header()->offers[slot].key.store(0, std::memory_order_relaxed);  // should the numbers ever come again
+  }
   ++stats_.messages_received;
   stats_.bytes_received += request.sink.bytes;
 }
