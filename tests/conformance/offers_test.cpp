@@ -119,5 +119,48 @@ TEST_P(Offers, AreWithdrawn) {
   });
 }
 
+// Memory that was offered is left alone once cancel() is over; but for one who is stopped in the midst of writing
+// nobody waits for long.
+TEST_P(Offers, CancelWaitsForAWriter) {
+  for (const bool stopped : {false, true}) {
+    if (stopped && one_process_only(entry().name)) continue;  // a thread is not stopped alone
+    run(2, [stopped](Rank& rank) {
+      auto memory = allocate_region(kBytes);
+      ASSERT_TRUE(memory.ok()) << memory.status().message();
+      ASSERT_TRUE(rank.wait([&] { return rank.wire().connected(); }));
+      const MessageId id{1, 0, 9};
+      rank.wire().offer(id, {static_cast<std::byte*>(*memory), kBytes});
+      ASSERT_TRUE(rank.barrier());
+      std::atomic<uint64_t>&opened = rank.board().word[0], &written = rank.board().word[1],
+      &cancelled = rank.board().word[2];
+      const auto until = [](const std::atomic<uint64_t>& word) {
+        while (word.load() == 0) std::this_thread::yield();
+      };
+      if (rank.rank() == 1) {
+        std::byte* target = rank.wire().open_target(id, kBytes, Wire::kAnyTime);
+        opened.store(1);
+        if (stopped) {
+          until(cancelled);
+        } else {
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        }
+        written.store(1);
+        if (target != nullptr) rank.wire().close_target();
+        until(cancelled);
+      } else {
+        until(opened);
+        const auto begin = Clock::now();
+        rank.wire().cancel();
+        const bool waited = written.load() == 1;
+        cancelled.store(1);
+        EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1));
+        if (maps(rank)) {
+          EXPECT_EQ(waited, !stopped);
+        }
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace weft::testing

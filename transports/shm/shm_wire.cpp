@@ -205,12 +205,17 @@ void ShmWire::tick() {
 
 void ShmWire::cancel() {
   RingWire::cancel();
-  // A peer that is alive ends its write at once; one that is stopped in the midst of it may write the rest, at most a
-  // tile, whenever it goes on.
+  // A peer that runs ends its write at once.
   for (const Deadline deadline = Deadline::after(std::chrono::milliseconds(200));
        peer_writes() && !gone_ && !deadline.passed();) {
     read_socket();
     ::sched_yield();
+  }
+  if (peer_writes() && !gone_) {
+    log(LogLevel::warn,
+        "shm: rank {} was stopped while it wrote to memory of rank {}; once it goes on it will write the rest of a "
+        "tile",
+        peer(), context_.rank);
   }
   close();
 }
