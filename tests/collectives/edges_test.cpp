@@ -117,7 +117,7 @@ TEST(Edges, SumsInSharedMemory) {
                       const bool sure = !maps || (ranks == 2 && algorithm == std::string("ring"));
                       EXPECT_TRUE(!sure || (placed(comm) > 0) == maps) << transport << " " << algorithm;
                     },
-                    {{"WEFT_TRANSPORT", transport}, {"WEFT_ALGO", algorithm}, {"WEFT_TILE_BYTES", "64K"}});
+                    {{"WEFT_TRANSPORT", transport}, {"WEFT_ALGO", algorithm}, {"WEFT_TILE", "64K"}});
       }
     }
   }
