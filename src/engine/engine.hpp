@@ -63,7 +63,7 @@ class Wait {
   int64_t spins_, spins_left_;
   bool idle_ = false, begun_ = false;
   int sleep_ms_ = 1, longest_sleep_ms_;
-  Clock::time_point idle_since_{}, since_{}, ticked_{};
+  Clock::time_point idle_since_{}, since_{}, ticked_{}, looked_{};
 };
 
 // A small call that runs, for those who ask what takes so long.
@@ -142,6 +142,7 @@ class Engine {
   // One pause of a waiter that found nothing. False: the communicator has failed.
   bool pause(Wait& wait, const SmallRun* small);
   void sleep(Wait& wait);
+  void discount_stop(Wait& wait);
   void give_way();
   void disarm();
   Doing doing(const Operation& operation) const;

@@ -13,6 +13,8 @@ using std::chrono::milliseconds;
 
 constexpr microseconds kYieldFor{1000};  // then it sleeps
 constexpr milliseconds kTick{1};
+// Two ticks further apart than this: not the peers stood still, but this process, or all of them with it.
+constexpr milliseconds kStopped{500};
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -32,7 +34,7 @@ bool Engine::pause(Wait& wait, const SmallRun* small) {
   const auto now = Clock::now();
   if (!wait.begun_) {
     wait.begun_ = true;
-    wait.since_ = wait.ticked_ = now;
+    wait.since_ = wait.ticked_ = wait.looked_ = now;
   }
   if (!wait.idle_) {
     wait.idle_ = true;
@@ -101,8 +103,9 @@ void Engine::wake() {
 bool Engine::tick(Wait& wait, const SmallRun* small) {
   if (!wait.begun_) {
     wait.begun_ = true;
-    wait.since_ = wait.ticked_ = Clock::now();
+    wait.since_ = wait.ticked_ = wait.looked_ = Clock::now();
   }
+  discount_stop(wait);
   if (comm_.abort_requested.load(std::memory_order_acquire)) {
     comm_.fail(error(weftAborted, "weftCommAbort was called on rank {}", comm_.rank()), true);
     return false;
@@ -135,6 +138,17 @@ bool Engine::tick(Wait& wait, const SmallRun* small) {
     return false;
   }
   return true;
+}
+
+// A job that was stopped as a whole, or on a machine that was, goes on where it was: that time is nobody's delay.
+void Engine::discount_stop(Wait& wait) {
+  const auto now = Clock::now();
+  const auto unseen = now - std::exchange(wait.looked_, now);
+  if (unseen < kStopped) return;
+  wait.since_ = std::min(now, wait.since_ + unseen);
+  for (const auto* list : {&active_, &own_sends_, &own_recvs_}) {
+    for (const OperationPtr& operation : *list) operation->since = std::min(now, operation->since + unseen);
+  }
 }
 
 bool Engine::try_progress() {

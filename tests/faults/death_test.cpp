@@ -129,6 +129,33 @@ TEST_P(Death, AStoppedRankThatGoesOnInTimeHarmsNothing) {
   }
 }
 
+// All ranks stopped for longer than T, as by a scheduler or with their machine: none has kept another waiting.
+TEST_P(Death, AJobThatIsStoppedAsAWholeGoesOn) {
+  for (const size_t count : {size_t{16}, k64Megabytes / 16}) {
+    JobOptions options = on_transport(3);
+    options.environment["WEFT_TIMEOUT"] = "2";
+    Job job(options, [count](Rank& rank) {
+      weftResult_t code = weftSuccess;
+      rank.report.value[0] = all_reduce_is_right(rank.comm, rank.rank, rank.size, count, &code);
+      rank.stage(1);
+      // The others wait, less than T but for the stop.
+      for (int nap = 0; rank.rank == 1 && nap < 24; ++nap) sleep_ms(50);
+      rank.report.value[0] += all_reduce_is_right(rank.comm, rank.rank, rank.size, count, &code);
+      rank.keep(code);
+    });
+    for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(job.reached(rank, 1));
+    sleep_ms(300);
+    for (int rank = 0; rank < 3; ++rank) job.signal(rank, SIGSTOP);
+    sleep_ms(2500);
+    for (int rank = 0; rank < 3; ++rank) job.signal(rank, SIGCONT);
+    ASSERT_TRUE(job.finish());
+    for (int rank = 0; rank < 3; ++rank) {
+      expect_success(job[rank]);
+      EXPECT_EQ(job[rank].value[0], 2);
+    }
+  }
+}
+
 // The time an operation takes is not its wait: one that moves all the time may take longer than T.
 TEST_P(Death, ASlowOperationThatMovesIsNoTimeout) {
   JobOptions options = on_transport(2);
