@@ -7,7 +7,8 @@
 namespace weft {
 namespace {
 
-constexpr int kFloors = 50;  // beyond, no call is
+constexpr double kNever = std::numeric_limits<double>::infinity();  // the program has no plan
+constexpr int kFloors = 50;                                         // beyond, no call is
 
 // A chunk of T tiles: the first tile takes the critical path alone, and while the others follow it, the busiest rank is
 // what holds them up. T is not rounded, so that no size is a cliff.
@@ -30,6 +31,7 @@ AlphaBetaModel::Terms AlphaBetaModel::terms(const Program& program, size_t bytes
 
 Cost AlphaBetaModel::cost(const Program& program, size_t bytes) {
   const Known& what = known(program);
+  if (what.features.steps == kNever) return {kNever, false};
   const double now = corrected(program, what.features, bytes);
   const int below = std::clamp(static_cast<int>(std::bit_width(bytes)) - 1, 0, kFloors);
   const auto& measured = tune_->of(kind_).corrections;
@@ -42,7 +44,7 @@ AlphaBetaModel::Known& AlphaBetaModel::known(const Program& program) {
   Known& known = place->second;
   if (!is_new) return known;
   const auto features = features_of(program, topology_.ranks);
-  known.features = features.ok() ? features.value() : Features{.steps = std::numeric_limits<double>::infinity()};
+  known.features = features.ok() ? features.value() : Features{.steps = kNever};
   double floor = corrected(program, known.features, 0);
   for (int k = 0; k <= kFloors; ++k) {
     floor = std::max(floor, corrected(program, known.features, size_t{1} << k));

@@ -215,6 +215,21 @@ TEST(Tuner, TiesAndWhatWasNotMeasured) {
   EXPECT_EQ(choice.reason, "predicted for 8 bytes: 2 us; one: 1 us by the model alone");
 }
 
+// One that cannot be expanded is taken only where there is no other: the call then says what is wrong with it.
+TEST(Tuner, WhatHasNoPlan) {
+  const std::string step = "step {\n  send (r+1)%P out[0]\n  recv reduce (r-1)%P out[1]\n}\n";
+  const ProgramPtr good = parse("allreduce good chunks=2\n" + step);
+  const ProgramPtr broken = parse("allreduce broken\n" + step);  // it has no second chunk
+  const Topology topology = topology_of(TopologyKind::shm, 4);
+  const TunePtr free = tune_of("weft-tune 1\nkind shm\nalpha 0\nmessage 0\nbeta 1\ngamma 0\n");
+  for (const TunePtr& tune : {free, tune_of(kSimple)}) {
+    EXPECT_EQ(tuner_of(topology, {broken, good}, tune).choose(Collective::allreduce, 8).program, good.get());
+    EXPECT_EQ(tuner_of(topology, {good, broken}, tune).choose(Collective::allreduce, 8).program, good.get());
+    EXPECT_EQ(tuner_of(topology, {broken}, tune).choose(Collective::allreduce, 8).program, broken.get());
+  }
+  EXPECT_EQ(tuner_of(topology, {}).choose(Collective::allreduce, 8).program, nullptr);
+}
+
 TEST(Tuner, SaysWhy) {
   const Tuner tuner = tuner_of(topology_of(TopologyKind::shm, 3));
   const std::string reason(tuner.choose(Collective::allreduce, 4096).reason);
