@@ -120,8 +120,10 @@ bool Flow::post(Lane& lane) {
   return moved;
 }
 
-bool Flow::streams(uint32_t op) const {
-  return launch_.stream && plan_->successor_begin[op] == plan_->successor_begin[op + 1];
+// What is combined has cost its reads already, and is sent on at leisure; what is copied is sent on from the caches.
+bool Flow::streams(const Op& op) const {
+  const size_t index = static_cast<size_t>(&op - plan_->ops.data());
+  return launch_.stream && op.last && (op.reduce || plan_->successor_begin[index] == plan_->successor_begin[index + 1]);
 }
 
 void Flow::launch_node(Lane& lane, uint32_t op_index, uint32_t tile, size_t bytes) {
@@ -149,14 +151,14 @@ void Flow::launch_node(Lane& lane, uint32_t op_index, uint32_t tile, size_t byte
     if (op.reduce) {
       geometry_.pieces(plan_->dst(op), plan_->src(op), tile, &node->pieces, &node->accumulators);
       sink.acc = node->accumulators.data();
-      sink.reduce = streams(op_index) ? launch_.streaming : launch_.reduce;
+      sink.reduce = streams(op) ? launch_.streaming : launch_.reduce;
       if (op.forward != Op::kNone && bytes >= kPlaceBytes && find_message(op.forward, tile, &node->forward)) {
         sink.forward = &node->forward;
         if (launch_.stream) sink.streaming = launch_.streaming;
       }
     } else {
       geometry_.pieces(plan_->dst(op), tile, &node->pieces);
-      sink.stream = streams(op_index);
+      sink.stream = streams(op);
       if (bytes >= kPlaceBytes && node->pieces.size() == 1) lane.wire->offer(id, node->pieces[0]);
     }
     sink.dst = node->pieces.data();
@@ -226,7 +228,7 @@ void Flow::run_copy(const Op& op, uint32_t tile) {
   std::vector<RegionWalk> walks;
   for (uint16_t i = 0; i < op.sources; ++i) walks.emplace_back(src.subspan(i * per_source, per_source));
   std::vector<const std::byte*> from(op.sources);
-  const bool stream = streams(static_cast<uint32_t>(&op - plan_->ops.data()));
+  const bool stream = streams(op);
   for (RegionWalk to(dst); !to.at_end(); to.next()) {
     const Piece piece = geometry_.piece(to.buffer(), to.chunk(), tile);
     for (size_t i = 0; i < walks.size(); ++i) {

@@ -69,7 +69,7 @@ class Flow {
   void open_tile(uint32_t tile);
   void complete(uint32_t op, uint32_t tile);
   bool post(Lane& lane);
-  bool streams(uint32_t op) const;
+  bool streams(const Op& op) const;
   bool find_message(uint32_t op, uint32_t tile, Forward* message);
   void offer(uint32_t answer, uint32_t tile, uint32_t sent);
   void launch_node(Lane& lane, uint32_t op, uint32_t tile, size_t bytes);

@@ -116,6 +116,15 @@ void add_dependencies(Resolved& resolved, Plan& plan) {
   std::vector<uint32_t> fill(plan.successor_begin.begin(), plan.successor_begin.end() - 1);
   for (const Edge& edge : edges) plan.successors[fill[edge.from]++] = edge.to;
 
+  for (uint32_t i = 0; i < count; ++i) {
+    const RawOp& op = raw.ops[i];
+    plan.ops[i].last = op.has_dst();
+    for (uint32_t j = 0; op.has_dst() && j < op.length; ++j) {
+      plan.ops[i].last &= writer[resolved.storage[raw.dst(op)[j]]] == i;
+    }
+  }
+  for (const Edge& edge : edges) plan.ops[edge.from].last &= plan.ops[edge.to].verb == Verb::send;
+
   // List 0 of two ops: the same bytes in the same order.
   const auto same = [&](uint32_t a, uint32_t b) {
     const auto storage = [&](ChunkId chunk) { return resolved.storage[chunk]; };

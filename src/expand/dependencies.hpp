@@ -10,7 +10,7 @@ namespace weft {
 void check_hygiene(Resolved& resolved, Evaluator& evaluator);
 
 // Fills predecessors, successor_begin and successors of a plan whose ops correspond one to one to resolved.raw.ops, and
-// Op::forward and Op::answer, which follow from them.
+// Op::last, Op::forward and Op::answer, which follow from them.
 void add_dependencies(Resolved& resolved, Plan& plan);
 
 }  // namespace weft

@@ -60,6 +60,7 @@ struct Op {
   static constexpr uint32_t kNone = UINT32_MAX;
   Verb verb = Verb::copy;
   bool reduce = false;
+  bool last = false;  // nobody writes the destination after it, and only sends read it; found by expand
   uint16_t lane = 0;
   uint16_t sources = 1;
   uint16_t line = 0;  // of the program's text; 0: it has none, or one that is too far down

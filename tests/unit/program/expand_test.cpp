@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "plan/print.hpp"
@@ -43,6 +44,32 @@ TEST(Expand, RingOfFourIsTheTextbookRing) {
 }
 
 // Out of place the sum is made as the other's vector comes in; in place `out` is what is being sent.
+// What the engine may do better than one op after the other.
+TEST(Expand, WhatIsLastIsForwardedAndComesBack) {
+  const auto find = [](const Plan& plan, Verb verb, uint32_t step) {
+    return static_cast<uint32_t>(
+        std::ranges::find_if(plan.ops, [&](const Op& op) { return op.verb == verb && op.step == step; }) -
+        plan.ops.begin());
+  };
+  for (const bool in_place : {false, true}) {
+    const auto two = plan_of(*builtin("allreduce", "ring"), {2, 1, 0, in_place});
+    ASSERT_EQ(two->ops.size(), 4U);
+    const Op& combine = two->ops[find(*two, Verb::recv, 0)];
+    EXPECT_TRUE(combine.last && combine.reduce);
+    EXPECT_EQ(combine.forward, find(*two, Verb::send, 1));
+    EXPECT_TRUE(two->ops[find(*two, Verb::recv, 1)].last);
+    // Out of place the other rank's result comes to where nothing is read.
+    EXPECT_EQ(two->ops[find(*two, Verb::send, 0)].answer, in_place ? find(*two, Verb::recv, 1) : Op::kNone);
+  }
+  // Of four ranks the first sums are passed on, and overwritten by the results.
+  const auto four = plan_of(*builtin("allreduce", "ring"), {4, 1, 0, false});
+  for (const uint32_t step : {0U, 1U, 2U}) {
+    const Op& combine = four->ops[find(*four, Verb::recv, step)];
+    EXPECT_EQ(combine.forward, find(*four, Verb::send, step + 1));
+    EXPECT_EQ(combine.last, step == 2);
+  }
+}
+
 TEST(Expand, SmallAllreducesOfTwoAreOneExchangeAndOneSum) {
   for (const char* name : {"flat", "recursive_doubling"}) {
     const auto plan = plan_of(*builtin("allreduce", name), {2, 1, 0, false});
