@@ -4,8 +4,8 @@
  * rename. What is said here once holds for every call:
  *
  * - Every call returns a weftResult_t. After a failure weftGetLastError(comm) says in one sentence what happened, at
- *   which rank, and what to do. The library never exits, never aborts, installs no signal handler and prints nothing
- *   unless WEFT_DEBUG asks for it.
+ *   which rank, and what to do; weftGetLastError(NULL) does where the call has no communicator, or made none. The
+ *   library never exits, never aborts, installs no signal handler and prints nothing unless WEFT_DEBUG asks for it.
  * - Counts are 64-bit numbers of elements, not bytes. Buffers of a count of 0 may be NULL.
  * - The last argument of a data call is a stream. NULL blocks until the call's result is in place (or it failed); a
  *   stream from weftStreamCreate makes the call asynchronous: it runs after all earlier calls on that stream, and
