@@ -389,12 +389,19 @@ Status Engine::launch_point_to_point(Operation& operation) {
 
 // A rank's messages to itself are matched in order, like all others.
 void Engine::match_own(const OperationPtr& operation) {
-  auto& mine = operation->call.is_send ? own_sends_ : own_recvs_;
-  mine.push_back(operation);
-  if (own_sends_.empty() || own_recvs_.empty()) return;
-  const OperationPtr send = own_sends_.front(), recv = own_recvs_.front();
-  own_sends_.erase(own_sends_.begin());
-  own_recvs_.erase(own_recvs_.begin());
+  const bool is_send = operation->call.is_send;
+  auto& others = is_send ? own_recvs_ : own_sends_;
+  // In the order of the calls, not in that in which their streams come to them.
+  const auto found = std::find_if(others.begin(), others.end(), [&](const OperationPtr& other) {
+    return other->id.sequence == operation->id.sequence;
+  });
+  if (found == others.end()) {
+    (is_send ? own_sends_ : own_recvs_).push_back(operation);
+    return;
+  }
+  const OperationPtr other = *found;
+  others.erase(found);
+  const OperationPtr &send = is_send ? operation : other, &recv = is_send ? other : operation;
   Status status;
   if (send->call.count != recv->call.count || send->call.type != recv->call.type) {
     status = error(weftInvalidUsage, "rank {} sends itself {} and receives {}", comm_.rank(), describe(send->call),

@@ -63,7 +63,7 @@ class Wait {
   int64_t spins_, spins_left_;
   bool idle_ = false, begun_ = false;
   int sleep_ms_ = 1, longest_sleep_ms_;
-  Clock::time_point idle_since_{}, since_{}, ticked_{}, looked_{};
+  Clock::time_point idle_since_{}, since_{}, ticked_{};
 };
 
 // A small call that runs, for those who ask what takes so long.
@@ -173,6 +173,7 @@ class Engine {
   Fd bell_;
   std::atomic<bool> sleeping_{false};
   bool armed_ = false;  // by try_arm
+  Clock::time_point looked_{};  // when somebody last looked whether anybody is late
   int64_t spins_;
   Wait background_{0};
   struct Past {

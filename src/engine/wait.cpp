@@ -34,7 +34,7 @@ bool Engine::pause(Wait& wait, const SmallRun* small) {
   const auto now = Clock::now();
   if (!wait.begun_) {
     wait.begun_ = true;
-    wait.since_ = wait.ticked_ = wait.looked_ = now;
+    wait.since_ = wait.ticked_ = now;
   }
   if (!wait.idle_) {
     wait.idle_ = true;
@@ -103,7 +103,7 @@ void Engine::wake() {
 bool Engine::tick(Wait& wait, const SmallRun* small) {
   if (!wait.begun_) {
     wait.begun_ = true;
-    wait.since_ = wait.ticked_ = wait.looked_ = Clock::now();
+    wait.since_ = wait.ticked_ = Clock::now();
   }
   discount_stop(wait);
   if (comm_.abort_requested.load(std::memory_order_acquire)) {
@@ -140,10 +140,11 @@ bool Engine::tick(Wait& wait, const SmallRun* small) {
   return true;
 }
 
-// A job that was stopped as a whole, or on a machine that was, goes on where it was: that time is nobody's delay.
+// A job that was stopped as a whole, or on a machine that was, goes on where it was: that time is nobody's delay. Nor is
+// the time before the engine had anything to wait for.
 void Engine::discount_stop(Wait& wait) {
   const auto now = Clock::now();
-  const auto unseen = now - std::exchange(wait.looked_, now);
+  const auto unseen = now - std::exchange(looked_, now);
   if (unseen < kStopped) return;
   wait.since_ = std::min(now, wait.since_ + unseen);
   for (const auto* list : {&active_, &own_sends_, &own_recvs_}) {

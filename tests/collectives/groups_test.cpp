@@ -234,6 +234,38 @@ TEST_P(Groups, SplitOfASplit) {
   });
 }
 
+// To oneself, too, messages are matched in the order of the calls, though a later one's streams are ready first.
+TEST_P(Groups, MessagesToOneselfAreMatchedInOrder) {
+  run(2, [](int rank, weftComm_t comm) {
+    int late = 0;
+    if (rank == 1) {
+      ::usleep(100000);
+      WEFT_EXPECT_OK(weftSend(&rank, 1, weftInt32, 0, comm, nullptr), comm);
+      return;
+    }
+    weftStream_t streams[3];
+    for (weftStream_t& stream : streams) WEFT_ASSERT_OK(weftStreamCreate(&stream), nullptr);
+    const std::vector<int> first(700, 5);
+    const std::vector<double> second(300, 7);
+    std::vector<int> got_first(first.size());
+    std::vector<double> got_second(second.size());
+    WEFT_EXPECT_OK(weftRecv(&late, 1, weftInt32, 1, comm, streams[0]), comm);
+    weftGroupStart();
+    WEFT_EXPECT_OK(weftSend(first.data(), first.size(), weftInt32, 0, comm, streams[0]), comm);
+    WEFT_EXPECT_OK(weftRecv(got_first.data(), first.size(), weftInt32, 0, comm, streams[1]), comm);
+    WEFT_EXPECT_OK(weftGroupEnd(), nullptr);
+    weftGroupStart();
+    WEFT_EXPECT_OK(weftRecv(got_second.data(), second.size(), weftFloat64, 0, comm, streams[2]), comm);
+    WEFT_EXPECT_OK(weftSend(second.data(), second.size(), weftFloat64, 0, comm, streams[2]), comm);
+    WEFT_EXPECT_OK(weftGroupEnd(), nullptr);
+    WEFT_EXPECT_OK(weftStreamSynchronize(streams[2]), nullptr);
+    EXPECT_EQ(got_second, second);
+    for (weftStream_t stream : streams) WEFT_EXPECT_OK(weftStreamDestroy(stream), nullptr);
+    EXPECT_EQ(got_first, first);
+    EXPECT_EQ(late, 1);
+  });
+}
+
 // While a rank already waits in the split, what it called before still ends at the others.
 TEST_P(Groups, SplitWithWorkUnderWay) {
   run(3, [](int rank, weftComm_t comm) {
