@@ -229,7 +229,10 @@ bool Connector::accept() {
   bool moved = false;
   for (;;) {
     pollfd wait{listener_.get(), POLLIN, 0};
-    if (::poll(&wait, 1, 0) <= 0) return moved;
+    if (::poll(&wait, 1, 0) <= 0) {
+      starved_by_ = 0;
+      return moved;
+    }
     if (strangers_ >= kMostStrangers && !make_room()) {
       rest();
       return moved;
@@ -237,9 +240,14 @@ bool Connector::accept() {
     Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
-      if (errno != EAGAIN) rest();  // no descriptors left: try again later
+      if (errno == EAGAIN) return moved;
+      // No descriptors left: try again later.
+      if (starved_by_ == 0) starved_since_ = Clock::now();
+      starved_by_ = errno;
+      rest();
       return moved;
     }
+    starved_by_ = 0;
     moved = true;
     ++strangers_;
     Pending& pending = pending_.emplace_back();
@@ -251,6 +259,11 @@ bool Connector::accept() {
     if (purpose_ != 's') tune_stream(pending.fd.get());
     watch(pending.fd.get(), EPOLLIN);
   }
+}
+
+Status Connector::starving() const {
+  if (starved_by_ == 0 || Clock::now() - starved_since_ < kGrace) return {};
+  return system_error(starved_by_, "no connection can be accepted");
 }
 
 // Drops the connection that has been unproved longest, if it has had time enough. One of ours comes back.

@@ -31,6 +31,8 @@ class Connector {
   void dial(int peer, uint32_t channel, const sockaddr_storage& address, uint32_t address_bytes, Deadline deadline);
   // Carries everything on; true when anything moved. Callbacks run inside.
   bool progress();
+  // An error once somebody has been waiting for half a second whom this process has no descriptors to let in.
+  Status starving() const;
 
  private:
   struct Pending;
@@ -57,6 +59,8 @@ class Connector {
   uint32_t calls_ = 0;
   bool resting_ = false;  // the listener is not looked at until rest_until_
   Clock::time_point rest_until_{};
+  int starved_by_ = 0;  // the error of accept, since starved_since_; 0: none
+  Clock::time_point starved_since_{};
   Fd timer_;  // wakes a waiter for the next try or deadline
   Clock::time_point timer_at_ = Clock::time_point::max();
 };

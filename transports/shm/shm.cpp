@@ -83,7 +83,15 @@ class ShmTransport final : public Transport {
     }
     return wire;
   }
-  bool progress() override { return connector_.progress(); }
+  bool progress() override {
+    const bool moved = connector_.progress();
+    if (const Status starving = connector_.starving(); !starving.ok()) {
+      for (const auto& [peer, wire] : wires_) {
+        if (peer > context_.rank && !wire->connected()) wire->refused(starving);
+      }
+    }
+    return moved;
+  }
 
  private:
   void connected(const Hello& hello, bool accepted, Fd fd) {

@@ -50,7 +50,7 @@ class TcpTransport : public Transport {
   std::string address() const override { return address_; }
   bool reaches(int peer, const std::string& address) override;
   std::unique_ptr<Wire> connect(int peer, const std::string& address, Deadline deadline) override;
-  bool progress() override { return connector_.progress(); }
+  bool progress() override;
 
  private:
   void ready(const Hello& hello, bool accepted, Fd fd);
@@ -109,6 +109,18 @@ std::unique_ptr<Wire> TcpTransport::connect(int peer, const std::string& address
     connector_.dial(peer, static_cast<uint32_t>(channel), target.storage(), target.bytes(), deadline);
   }
   return wire;
+}
+
+bool TcpTransport::progress() {
+  const bool moved = connector_.progress();
+  if (const Status starving = connector_.starving(); !starving.ok()) {
+    for (const auto& [peer, slot] : wires_->peers) {
+      if (peer > context_.rank && slot.wire != nullptr && !slot.wire->connected()) {
+        slot.wire->connection_failed(starving.message());
+      }
+    }
+  }
+  return moved;
 }
 
 void TcpTransport::ready(const Hello& hello, bool accepted, Fd fd) {
