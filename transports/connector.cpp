@@ -28,6 +28,7 @@ constexpr milliseconds kFirstPause{1}, kLongestPause{100};
 // The acceptor's last word. Until the dialler has it, a closed connection only means that it took too long to prove
 // itself, and it tries again.
 constexpr char kWelcome = '\x06';
+constexpr char kClosed[] = "closed during the handshake";
 
 std::string describe(const sockaddr_storage& address, uint32_t bytes) {
   if (address.ss_family != AF_UNIX) {
@@ -156,7 +157,7 @@ Connector::Pending::Step Connector::Pending::await_welcome() {
     return errno == EAGAIN || errno == EINTR ? Step::again : closed("handshake", errno);
   }
   const ssize_t got = ::recv(fd.get(), &byte, 1, MSG_DONTWAIT);
-  if (got == 0) return closed("closed during the handshake", 0);
+  if (got == 0) return closed(kClosed, 0);
   if (got < 0) return errno == EAGAIN || errno == EINTR ? Step::again : closed("handshake", errno);
   if (byte == kWelcome) return Step::done;
   trouble = "not welcomed";
@@ -343,11 +344,12 @@ void Connector::give_up(At at) {
   const bool accepted = at->accepted;
   const Hello hello = at->hello;
   const std::string trouble = at->trouble.empty() ? "no answer" : at->trouble;
+  const bool silent = accepted && at->in.empty() && at->trouble.starts_with(kClosed);  // a look whether we are there
   const std::string where = accepted ? "" : describe(at->address, at->address_bytes);
   pending_.erase(at);
   if (accepted) {
     --strangers_;
-    log(LogLevel::info, "dropped a connection that did not prove to be ours: {}", trouble);
+    log(silent ? LogLevel::debug : LogLevel::info, "dropped a connection that did not prove to be ours: {}", trouble);
     return;
   }
   failed_(hello, error(weftRemoteError, "cannot connect to rank {} at {}: {}", hello.to, where, trouble));

@@ -274,6 +274,12 @@ Status Comm::choose_transports() {
                    members_[static_cast<size_t>(peer)].host);
     }
   }
+  std::string used;
+  for (size_t i = 0; i < transports_.size(); ++i) {
+    const auto peers = std::count(transport_of_.begin(), transport_of_.end(), static_cast<int>(i));
+    if (peers > 0) used += fmt::format("{}{} by {}", used.empty() ? "" : ", ", peers, transports_[i]->name());
+  }
+  if (!used.empty()) log(LogLevel::info, "other ranks of this communicator: {}", used);
   return {};
 }
 

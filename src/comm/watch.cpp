@@ -159,6 +159,19 @@ Status Watch::stray_messages() {
   return {};
 }
 
+// One that is waited for has left and never connected, or shares memory, so that nothing of it can be on its way. The
+// end of any other connection comes after what was sent before it.
+Status Watch::missed(const Doing& doing) {
+  const int peer = doing.waiting_for;
+  if (peer < 0 || !left_[static_cast<size_t>(peer)]) return {};
+  Wire* wire = comm_.wires()[static_cast<size_t>(peer)].get();
+  if (wire != nullptr && wire->connected() && wire->ring_wire() == nullptr) return {};
+  if (std::exchange(missed_, peer) != peer) missed_since_ = Clock::now();
+  if (Clock::now() - missed_since_ < kReasonWait) return {};
+  return error(weftRemoteError, "rank {} has left (its communicator was destroyed) while this rank was in {}, {}", peer,
+               name(doing.sequence), doing.text);
+}
+
 void Watch::say(const Doing& doing) {
   said_at_ = Clock::now();
   said_sequence_ = doing.sequence;
@@ -172,6 +185,7 @@ Status Watch::look(const Doing* doing, Clock::time_point since, bool* known) {
   WEFT_RETURN_IF_ERROR(wire_trouble(doing));
   WEFT_RETURN_IF_ERROR(stray_messages());
   if (doing == nullptr) return {};
+  WEFT_RETURN_IF_ERROR(missed(*doing));
   const auto now = Clock::now();
   const milliseconds patience = std::min(milliseconds(1000), milliseconds(comm_.timeout_ms.load() / 4));
   const bool news = said_sequence_ != doing->sequence || said_waiting_ != doing->waiting_for;

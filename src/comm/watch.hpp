@@ -52,6 +52,7 @@ class Watch {
   Status differ(const Doing& mine, int from, const Doing& theirs) const;
   Status wire_trouble(const Doing* doing);
   Status stray_messages();
+  Status missed(const Doing& doing);
   void say(const Doing& doing);
   std::string name(uint32_t sequence) const;
 
@@ -65,6 +66,8 @@ class Watch {
   bool trouble_ = false;
   Clock::time_point stray_since_{};  // a message of an operation that is over here
   bool stray_ = false;
+  int missed_ = -1;  // who was waited for in vain, and since when that is known
+  Clock::time_point missed_since_{};
   std::vector<MessageId> early_;
 };
 

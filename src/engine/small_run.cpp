@@ -166,6 +166,8 @@ bool Engine::small_recv(const SmallOp& op, const MessageId& id, std::byte* dst, 
       if (++looks < kPeeks || other) continue;
       looks = 0;
       if (!pause(wait, &now)) return false;
+      // It takes long. A wire knows only by a request that somebody waits for a peer that may have left.
+      if (wait.sleep_ms_ > 1) break;
     }
   }
   const Piece to{dst, op.bytes}, from{const_cast<std::byte*>(acc), op.bytes};

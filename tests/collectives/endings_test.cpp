@@ -3,8 +3,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <thread>
 
+#include "full.hpp"
 #include "ranks.hpp"
 
 namespace weft::testing {
@@ -38,6 +40,43 @@ INSTANTIATE_TEST_SUITE_P(Transports, Endings,
                            return std::string(std::get<0>(info.param) == Mode::threads ? "Threads" : "Processes") +
                                   std::get<1>(info.param);
                          });
+
+// A rank makes fewer calls than the others and leaves: they learn that soon, and whom they miss, whatever the call is.
+TEST_P(Endings, OneWhoLeavesEarlyIsMissed) {
+  run(3, [](int rank, weftComm_t comm) {
+    std::vector<int> in(60000, 1), out(in.size());
+    const std::vector<std::function<weftResult_t(weftComm_t)>> calls = {
+        [](weftComm_t part) { return weftBarrier(part, nullptr); },
+        [&](weftComm_t part) { return weftAllReduce(in.data(), out.data(), 1, weftInt32, weftSum, part, nullptr); },
+        [&](weftComm_t part) { return weftAllReduce(in.data(), out.data(), 8000, weftInt32, weftSum, part, nullptr); },
+        [&](weftComm_t part) { return weftAllReduce(in.data(), out.data(), 60000, weftInt32, weftSum, part, nullptr); },
+        [&](weftComm_t part) { return weftBcast(out.data(), 5, weftInt32, 1, part, nullptr); },
+        [&](weftComm_t part) { return weftAllGather(in.data(), out.data(), 9, weftInt32, part, nullptr); },
+        [&](weftComm_t part) { return weftAlltoAll(in.data(), out.data(), 9, weftInt32, part, nullptr); },
+        [&](weftComm_t part) { return weftRecv(out.data(), 9, weftInt32, 1, part, nullptr); },
+    };
+    for (const auto& call : calls) {
+      const auto number = &call - calls.data();
+      for (const bool met : {false, true}) {
+        if (!test_full() && number % 4 != (met ? 1 : 0)) continue;  // each takes a second
+        weftComm_t part = nullptr;
+        WEFT_ASSERT_OK(weftCommSplit(comm, 0, rank, &part, nullptr), comm);
+        if (met) {
+          WEFT_EXPECT_OK(weftAllReduce(in.data(), out.data(), 10, weftInt32, weftSum, part, nullptr), part);
+        }
+        if (rank != 1) {
+          SCOPED_TRACE(::testing::Message() << "call " << number << (met ? ", met before" : ""));
+          const auto begin = Clock::now();
+          EXPECT_EQ(call(part), weftRemoteError) << weftGetLastError(part);
+          EXPECT_TRUE(says(part, "rank 1")) << weftGetLastError(part);
+          EXPECT_LT(seconds_since(begin), 8);
+        }
+        WEFT_EXPECT_OK(weftCommDestroy(part), nullptr);
+        WEFT_ASSERT_OK(weftBarrier(comm, nullptr), comm);
+      }
+    }
+  });
+}
 
 // Two streams and a group are full of calls that wait for a rank which never makes them.
 TEST_P(Endings, AbortWithMuchInFlight) {

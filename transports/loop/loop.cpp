@@ -87,7 +87,7 @@ class LoopWire final : public RingWire {
     if (link_ == nullptr || !link_->gone[1 - side_].load(std::memory_order_acquire)) return;
     while (progress()) {
     }
-    if (has_requests()) fail(WireError::Kind::closed, "the peer left");
+    if (has_requests()) fail(WireError::Kind::closed, "its communicator was destroyed");
   }
   void cancel() override {
     RingWire::cancel();

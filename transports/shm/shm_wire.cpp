@@ -200,7 +200,7 @@ void ShmWire::tick() {
   if (!gone_) return;
   while (progress()) {
   }
-  if (has_requests()) fail(WireError::Kind::closed, left_ ? "the peer left" : "the peer died");
+  if (has_requests()) fail(WireError::Kind::closed, left_ ? "its communicator was destroyed" : "it died");
 }
 
 void ShmWire::cancel() {
