@@ -20,6 +20,10 @@
 #ifndef WEFT_WEFT_HPP_
 #define WEFT_WEFT_HPP_
 
+#if __cplusplus < 202002L
+#error "weft.hpp needs C++20 (-std=c++20); weft.h is for C and any C++"
+#endif
+
 #include <chrono>
 #include <concepts>
 #include <cstddef>
@@ -140,14 +144,14 @@ using Counts = std::span<const std::size_t>;
 
 // weftConfig_t with owned strings. What is left alone takes the value of its environment variable, or the default.
 struct Config {
-  std::optional<bool> blocking;
-  std::optional<std::chrono::milliseconds> timeout;
-  std::optional<std::chrono::milliseconds> init_timeout;
+  std::optional<bool> blocking = {};
+  std::optional<std::chrono::milliseconds> timeout = {};
+  std::optional<std::chrono::milliseconds> init_timeout = {};
   weftAccumulate_t accumulate = weftAccumulateDefault;
-  std::string transport;
-  std::string algo;
-  std::string net_name;
-  std::string comm_name;
+  std::string transport = {};
+  std::string algo = {};
+  std::string net_name = {};
+  std::string comm_name = {};
 
   // Points into this Config, which must outlive it.
   weftConfig_t raw() const {

@@ -67,6 +67,8 @@ uint64_t process_start(int pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string text((std::istreambuf_iterator<char>(file)), {});
   size_t at = text.rfind(')');
+  // Over, though nobody has waited for it yet.
+  if (at != std::string::npos && at + 2 < text.size() && (text[at + 2] == 'Z' || text[at + 2] == 'X')) return 0;
   for (int field = 2; field < 22 && at != std::string::npos; ++field) at = text.find(' ', at + 1);
   return at == std::string::npos ? 0 : std::strtoull(text.c_str() + at, nullptr, 10);
 }

@@ -97,6 +97,9 @@ TEST_F(StatusFiles, FilesOfKilledProcessesAreIgnoredAndRemoved) {
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
   EXPECT_EQ(read().size(), 1u);
   ::kill(pid, SIGKILL);
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT), 0);
+  EXPECT_TRUE(read().empty()) << "still a zombie";
   ::waitpid(pid, nullptr, 0);
   EXPECT_TRUE(read().empty());
   EXPECT_TRUE(std::filesystem::is_empty(dir_));
