@@ -172,7 +172,7 @@ class Engine {
   Scratch small_scratch_;
   Fd bell_;
   std::atomic<bool> sleeping_{false};
-  bool armed_ = false;  // by try_arm
+  bool armed_ = false;          // by try_arm
   Clock::time_point looked_{};  // when somebody last looked whether anybody is late
   int64_t spins_;
   Wait background_{0};
