@@ -140,8 +140,8 @@ bool Engine::tick(Wait& wait, const SmallRun* small) {
   return true;
 }
 
-// A job that was stopped as a whole, or on a machine that was, goes on where it was: that time is nobody's delay. Nor is
-// the time before the engine had anything to wait for.
+// A job that was stopped as a whole, or on a machine that was, goes on where it was: that time is nobody's delay. Nor
+// is the time before the engine had anything to wait for.
 void Engine::discount_stop(Wait& wait) {
   const auto now = Clock::now();
   const auto unseen = now - std::exchange(looked_, now);
