@@ -12,6 +12,7 @@
 #include <numeric>
 
 #include "log/log.hpp"
+#include "status/parse.hpp"
 
 extern "C" char** environ;
 
@@ -33,25 +34,13 @@ std::string lower(std::string_view text) {
   return result;
 }
 
-std::optional<int64_t> parse_integer(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (problem != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
+// Units in small letters, too.
 std::optional<int64_t> parse_bytes(std::string_view text) {
-  int shift = 0;
-  if (!text.empty()) {
-    const auto unit = std::string_view("kmg").find(char(std::tolower(static_cast<unsigned char>(text.back()))));
-    if (unit != std::string_view::npos) {
-      shift = 10 * (int(unit) + 1);
-      text.remove_suffix(1);
-    }
-  }
-  const auto value = parse_integer(text);
-  if (!value || *value < 0 || *value > (INT64_MAX >> shift)) return std::nullopt;
-  return *value << shift;
+  std::string size(text);
+  if (!size.empty()) size.back() = char(std::toupper(static_cast<unsigned char>(size.back())));
+  const auto value = parse_size(size);
+  if (!value || *value > size_t{INT64_MAX}) return std::nullopt;
+  return static_cast<int64_t>(*value);
 }
 
 // Seconds with fractions, as milliseconds.
@@ -87,7 +76,7 @@ Status read_flag(const Variable& variable, const std::string& value, bool& into)
   return {};
 }
 Status read_integer(const Variable& variable, const std::string& value, int64_t& into) {
-  return read_number(variable, value, parse_integer, "not an integer", into);
+  return read_number(variable, value, parse_integer<int64_t>, "not an integer", into);
 }
 Status read_bytes(const Variable& variable, const std::string& value, int64_t& into) {
   return read_number(variable, value, parse_bytes, "not a number of bytes (512, 64K, 4M, 1G)", into);
@@ -120,7 +109,7 @@ void set_default(const Variable& variable, std::string& into) { into = variable.
 void set_default(const Variable& variable, int64_t& into) {
   const Parser parse = variable.kind == "bytes"     ? parse_bytes
                        : variable.kind == "seconds" ? parse_seconds
-                                                    : parse_integer;
+                                                    : parse_integer<int64_t>;
   into = parse(variable.standard).value_or(-1);
 }
 

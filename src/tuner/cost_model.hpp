@@ -31,7 +31,7 @@ class AlphaBetaModel : public CostModel {
   AlphaBetaModel(TunePtr tune, const Topology& topology, size_t tile_bytes);
   Cost cost(const Program& program, size_t bytes) override;
 
-  // What alpha, message, beta and gamma are multiplied with; all infinite for a program that has no plan.
+  // What alpha, message, beta and gamma are multiplied with; the steps are infinite for a program without a plan.
   struct Terms {
     double steps = 0, messages = 0, moved_kb = 0, combined_kb = 0;
   };

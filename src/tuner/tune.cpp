@@ -10,6 +10,7 @@
 
 #include "plan/shape.hpp"
 #include "program/embedded.hpp"
+#include "status/parse.hpp"
 
 namespace weft {
 namespace {
@@ -28,14 +29,6 @@ std::optional<double> parse_number(std::string_view text) {
   double value = 0;
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (problem != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
-  return value;
-}
-
-template <typename Integer>
-std::optional<Integer> parse_integer(std::string_view text) {
-  Integer value = 0;
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (problem != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
 }
 
@@ -201,18 +194,6 @@ double factor_of(const Correction& correction, size_t bytes) {
 }
 
 }  // namespace
-
-std::optional<size_t> parse_size(std::string_view text) {
-  int shift = 0;
-  constexpr std::string_view kUnits = "KMG";
-  if (const size_t unit = text.empty() ? std::string_view::npos : kUnits.find(text.back()); unit < kUnits.size()) {
-    shift = 10 * (static_cast<int>(unit) + 1);
-    text.remove_suffix(1);
-  }
-  const auto value = parse_integer<size_t>(text);
-  if (!value || *value > SIZE_MAX >> shift) return std::nullopt;
-  return *value << shift;
-}
 
 const char* name_of(TopologyKind kind) { return kKinds.at(static_cast<size_t>(kind)); }
 

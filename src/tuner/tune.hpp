@@ -60,8 +60,6 @@ struct Tune {
 };
 using TunePtr = std::shared_ptr<const Tune>;
 
-// "8", "64K", "16M": binary.
-std::optional<size_t> parse_size(std::string_view text);
 // Errors are weftInvalidArgument with "file:line: reason; legal: ...".
 Result<Tune> parse_tune(std::string_view text, const std::string& file);
 // What is compiled in. Has every kind.

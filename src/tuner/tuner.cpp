@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "plan/shape.hpp"
+
 namespace weft {
 namespace {
 
@@ -10,11 +12,6 @@ constexpr int kFree = -1;
 
 // The v-variants do not choose by their counts. They are taken for calls of this size.
 constexpr size_t kVariableBytes = 1 << 20;
-
-bool has_counts(Collective collective) {
-  return collective == Collective::allgatherv || collective == Collective::reducescatterv ||
-         collective == Collective::alltoallv || collective == Collective::gatherv || collective == Collective::scatterv;
-}
 
 int find(const std::vector<ProgramPtr>& programs, Collective collective, std::string_view name) {
   for (size_t i = 0; i < programs.size(); ++i) {
@@ -55,10 +52,10 @@ Result<Tuner> Tuner::create(const Topology& topology, std::vector<ProgramPtr> pr
     const std::string name = colon == std::string::npos ? item : item.substr(colon + 1);
     int only = -1;
     if (colon != std::string::npos) {
-      for (int c = 0; c < kCollectives; ++c) {
-        if (item.substr(0, colon) == name_of(static_cast<Collective>(c))) only = c;
-      }
-      if (only < 0) {
+      const auto collective = collective_of(item.substr(0, colon));
+      if (collective) {
+        only = static_cast<int>(*collective);
+      } else {
         return error(weftInvalidArgument, "WEFT_ALGO={}: no collective is called {}; legal: {}", forced,
                      item.substr(0, colon), legal_names(tuner.programs_, -1));
       }
@@ -86,7 +83,7 @@ size_t Tuner::slot_of(Collective collective, size_t bytes) {
 }
 
 Choice Tuner::choose(Collective collective, size_t bytes) const {
-  if (has_counts(collective)) bytes = kVariableBytes;
+  if (shape_of(collective, topology_.ranks, 0, 0).per_block_sizes) bytes = kVariableBytes;
   Decision& known = decisions_[slot_of(collective, bytes)];
   if (known.collective != collective || known.bytes != bytes) known = decide(collective, bytes);
   Choice choice;

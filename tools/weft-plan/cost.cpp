@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "status/parse.hpp"
 #include "tuner/tuner.hpp"
 
 namespace weft {
