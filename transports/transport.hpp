@@ -195,6 +195,15 @@ struct Capability {
   bool same_host_only = false;
   bool same_process_only = false;
   bool maps_memory = false;  // what weftMemAlloc gave the sender is read where it lies
+  bool registers = false;    // prepare() and pin() have an effect
+};
+
+// What went over one of several devices, since the communicator was made.
+struct RailCounters {
+  std::string name;
+  bool up = true;
+  uint64_t bytes_sent = 0, bytes_received = 0;
+  uint64_t failures = 0;  // times that it went down
 };
 
 // One communicator's view of the process, for its transports. Outlives them.
@@ -223,12 +232,31 @@ class Transport {
   virtual std::unique_ptr<Wire> connect(int peer, const std::string& address, Deadline deadline) = 0;
   // Accepts and carries on handshakes; true when anything moved.
   virtual bool progress() = 0;
+  // Its devices, where it uses several at once. Any thread.
+  virtual std::vector<RailCounters> rails() const { return {}; }
+  // Messages will come from or go to this memory: what has to be registered is registered in one piece, and found again
+  // the next time. Called for every operation.
+  virtual void prepare(const Piece& /*memory*/) {}
+  // Registers memory until unpin(). An error says what is in the way.
+  virtual Status pin(const Piece& /*memory*/) { return {}; }
+  virtual void unpin(const Piece& /*memory*/) {}
+};
+
+// A device that a transport found, for weft-info.
+struct DeviceReport {
+  std::string name;
+  bool used = false;
+  std::string reason;  // why, or why not
+  std::vector<std::pair<std::string, std::string>> facts;
 };
 
 struct TransportEntry {
   std::string_view name;
   // Preference order is table order. An error means not usable here and says why; the others are used.
-  Result<std::unique_ptr<Transport>> (*create)(const TransportContext& context);
+  Result<std::unique_ptr<Transport>> (*create)(const TransportContext& context) = nullptr;
+  std::vector<DeviceReport> (*devices)(const Config& config) = nullptr;
+  bool optional = false;    // that it is not usable is worth a warning only where it was asked for by name
+  bool on_request = false;  // used only where WEFT_TRANSPORT names it
 };
 std::span<const TransportEntry> transports();
 

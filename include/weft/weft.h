@@ -116,7 +116,7 @@ typedef struct {
   int64_t timeoutMs;     /* longest wait of one operation for its peers, milliseconds; WEFT_TIMEOUT */
   int64_t initTimeoutMs; /* longest wait of weftCommInit* for the other ranks, milliseconds; WEFT_INIT_TIMEOUT */
   int accumulate;        /* a weftAccumulate_t; WEFT_ACCUM */
-  const char* transport; /* comma-separated transports allowed (loop, shm, tcp); WEFT_TRANSPORT */
+  const char* transport; /* comma-separated transports allowed (loop, shm, verbs, tcp, ucx); WEFT_TRANSPORT */
   const char* algo;      /* forced algorithms, "ring" or "allreduce:ring,broadcast:chain"; WEFT_ALGO */
   const char* netName;   /* network interfaces, "eth0", "=eth0", "^docker,lo"; WEFT_SOCKET_IFNAME */
   const char* commName;  /* a label for logs and weft-info */
@@ -203,8 +203,10 @@ WEFT_API weftResult_t weftCommDump(weftComm_t comm, weftDumpFormat_t format, cha
 WEFT_API weftResult_t weftMemAlloc(void** ptr, size_t size);
 /* ptr is from weftMemAlloc, or NULL, and no call that uses it is under way. Peers unmap it in their own time. */
 WEFT_API weftResult_t weftMemFree(void* ptr);
-/* Local. Host memory needs no preparation of this kind with any of the transports: for it, registering checks the
- * arguments and hands out a handle, and has no other effect; nor has leaving it out. The memory may be freed first. */
+/* Local. Makes memory known to devices that must register what they read and write (verbs), until weftCommDeregister;
+ * weftSystemError names the limit that is in the way. Without it that happens at the first use, and is remembered for as
+ * long as the memory is mapped. With other transports it checks the arguments and hands out a handle. Memory may be
+ * freed first, but what is registered keeps its pages until then. */
 WEFT_API weftResult_t weftCommRegister(const weftComm_t comm, void* buff, size_t size, void** handle);
 /* weftInvalidArgument where handle is not one of comm's, or no longer. */
 WEFT_API weftResult_t weftCommDeregister(const weftComm_t comm, void* handle);

@@ -106,7 +106,8 @@ void add_device_options(CLI::App& app, Options& o, int& ignored) {
 }
 
 void add_weft_options(CLI::App& app, Options& o) {
-  app.add_option("--transport", o.transport, "Transports allowed, comma-separated (loop, shm, tcp)")->type_name("LIST");
+  app.add_option("--transport", o.transport, "Transports allowed, comma-separated (loop, shm, verbs, tcp, ucx)")
+      ->type_name("LIST");
   app.add_option("--algo", o.algo, "Algorithm, 'ring' or 'allreduce:ring,broadcast:chain'")->type_name("NAME");
   app.add_flag("--async", o.async, "Issue the calls on a host stream and wait once, instead of blocking in each");
   add_bytes(app, "--max-memory", o.max_memory,

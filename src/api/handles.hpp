@@ -14,6 +14,15 @@
 #include "engine/stream.hpp"
 #include "status/process.hpp"
 
+namespace weft {
+
+struct Registration {
+  bool window = false;
+  Piece memory;
+};
+
+}  // namespace weft
+
 struct weftStream {
   static constexpr uint32_t kMagic = 0x57535452;
   uint32_t magic = kMagic;
@@ -44,7 +53,7 @@ struct weftComm {
   std::mutex mutex;                        // of what follows
   std::map<int, PreMulSum> ops;
   int next_op = weftNumOps;
-  std::map<uintptr_t, bool> registrations;  // by handle: whether it is a window
+  std::map<uintptr_t, weft::Registration> registrations;  // by handle
   weft::Status last_error;
 
   ~weftComm() {

@@ -81,30 +81,46 @@ Status exchange(Comm& comm, const void* base, size_t bytes) {
   }
 }
 
-// A number that stands for a registration and is never used again, so that an old one is not taken for a new one.
-uintptr_t add_registration(weftComm* comm, bool window) {
+// A number that stands for a registration and is never used again, so that an old one is not taken for a new one. What
+// transports have to know of memory they are told now.
+Result<uintptr_t> add_registration(weftComm* comm, void* base, size_t bytes, bool window) {
   static std::atomic<uintptr_t> next{1};
+  const Registration registration{window, {static_cast<std::byte*>(base), bytes}};
+  if (comm->comm != nullptr && comm->comm->registers()) {
+    const auto engine = comm->comm->engine().visit();
+    WEFT_RETURN_IF_ERROR(comm->comm->pin(registration.memory));
+  }
   const uintptr_t handle = next.fetch_add(1);
   std::lock_guard lock(comm->mutex);
-  comm->registrations.emplace(handle, window);
+  comm->registrations.emplace(handle, registration);
   return handle;
 }
 
 Status remove_registration(weftComm* comm, void* handle, bool window) {
   const auto number = reinterpret_cast<uintptr_t>(handle);
-  std::lock_guard lock(comm->mutex);
-  const auto found = comm->registrations.find(number);
-  if (found == comm->registrations.end() || found->second != window) {
-    return error(weftInvalidArgument, "{} {} is not registered with this communicator, or not any more",
-                 window ? "window" : "handle", number);
+  Piece memory;
+  {
+    std::lock_guard lock(comm->mutex);
+    const auto found = comm->registrations.find(number);
+    if (found == comm->registrations.end() || found->second.window != window) {
+      return error(weftInvalidArgument, "{} {} is not registered with this communicator, or not any more",
+                   window ? "window" : "handle", number);
+    }
+    memory = found->second.memory;
+    comm->registrations.erase(found);
   }
-  comm->registrations.erase(found);
+  if (comm->comm != nullptr && comm->comm->registers()) {
+    const auto engine = comm->comm->engine().visit();
+    comm->comm->unpin(memory);
+  }
   return {};
 }
 
 Status register_window(weftComm* comm, void* base, size_t bytes, weftWindow_t* window) {
   if (comm->size > 1) WEFT_RETURN_IF_ERROR(exchange(*comm->comm, base, bytes));
-  *window = reinterpret_cast<weftWindow_t>(add_registration(comm, true));
+  const auto number = add_registration(comm, base, bytes, true);
+  if (!number.ok()) return number.status();
+  *window = reinterpret_cast<weftWindow_t>(number.value());
   return {};
 }
 
@@ -138,7 +154,9 @@ weftResult_t weftCommRegister(const weftComm_t comm, void* buff, size_t size, vo
       return error(weftInvalidArgument, "weftCommRegister(buff={}, size={}, handle={}); legal: none NULL, size above 0",
                    buff, size, static_cast<void*>(handle));
     }
-    *handle = reinterpret_cast<void*>(weft::add_registration(comm, false));
+    const auto number = weft::add_registration(comm, buff, size, false);
+    if (!number.ok()) return number.status();
+    *handle = reinterpret_cast<void*>(number.value());
     return {};
   });
 }

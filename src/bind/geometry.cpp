@@ -102,6 +102,18 @@ Piece Geometry::piece(Buffer buffer, uint32_t chunk, uint32_t tile) const {
   return {base_[static_cast<int>(buffer)] + (span.begin + offset) * element_bytes_, part * element_bytes_};
 }
 
+Piece Geometry::extent(Buffer buffer) const {
+  if (buffer == Buffer::scratch) return {base_[2], scratch_bytes()};
+  size_t begin = SIZE_MAX, end = 0;
+  for (const Span& span : chunks_[static_cast<int>(buffer)]) {
+    if (span.size == 0) continue;
+    begin = std::min(begin, span.begin);
+    end = std::max(end, span.begin + span.size);
+  }
+  if (end == 0) return {};
+  return {base_[static_cast<int>(buffer)] + begin * element_bytes_, (end - begin) * element_bytes_};
+}
+
 size_t Geometry::bytes(std::span<const Region> regions, uint32_t tile) const {
   size_t total = 0;
   for (const Region& region : regions) {

@@ -28,6 +28,8 @@ class Geometry {
     base_[0] = in;
     base_[1] = out;
   }
+  // From the first to the last byte that the plan may touch of a buffer; empty where that is none.
+  Piece extent(Buffer buffer) const;
   uint32_t tiles() const { return tiles_; }
   uint32_t window() const { return window_; }
   size_t element_bytes() const { return element_bytes_; }

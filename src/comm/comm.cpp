@@ -69,6 +69,19 @@ std::vector<int> Comm::mapping_peers() const {
   return peers;
 }
 
+void Comm::prepare(const Piece& memory) {
+  for (Transport* transport : registering_) transport->prepare(memory);
+}
+
+Status Comm::pin(const Piece& memory) {
+  for (Transport* transport : registering_) WEFT_RETURN_IF_ERROR(transport->pin(memory));
+  return {};
+}
+
+void Comm::unpin(const Piece& memory) {
+  for (Transport* transport : registering_) transport->unpin(memory);
+}
+
 bool Comm::progress_wires() {
   bool moved = false;
   for (Wire* wire : used()) moved |= wire->progress();
@@ -140,6 +153,12 @@ CommCounters Comm::counters() const {
     const WireStats& stats = wire->stats();
     counters.wires.push_back({wire->peer(), std::string(wire->transport()), stats.bytes_sent, stats.bytes_received,
                               stats.messages_sent, stats.messages_received, stats.messages_placed});
+  }
+  for (const auto& transport : transports_) {
+    for (const RailCounters& rail : transport->rails()) {
+      counters.rails.push_back(
+          {std::string(transport->name()), rail.name, rail.up, rail.bytes_sent, rail.bytes_received, rail.failures});
+    }
   }
   return counters;
 }

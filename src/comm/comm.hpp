@@ -52,6 +52,11 @@ class Comm {
   const std::vector<std::unique_ptr<Wire>>& wires() const { return wires_; }
   // The peers that read this rank's shared memory where it lies.
   std::vector<int> mapping_peers() const;
+  // Whether transports that register memory are in use, and what is done of that before messages are.
+  bool registers() const { return !registering_.empty(); }
+  void prepare(const Piece& memory);
+  Status pin(const Piece& memory);
+  void unpin(const Piece& memory);
   // Moves all wires that are in use, and connections under way; true when anything moved.
   bool progress_wires();
   bool progress_connections();
@@ -113,6 +118,7 @@ class Comm {
   std::vector<std::unique_ptr<Transport>> transports_;
   std::vector<Member> members_;
   std::vector<int> transport_of_;  // by peer: index into transports_, -1 none
+  std::vector<Transport*> registering_;
   Topology topology_;
   std::optional<Tuner> tuner_;
   std::shared_ptr<Listener> spare_;

@@ -44,9 +44,9 @@ std::string usable_cores() {
   return fmt::format("{} {}", limited ? std::max(1, static_cast<int>(limit / period)) : CPU_SETSIZE, bits);
 }
 
-// Whether a list such as "shm,tcp" allows a transport; an empty list allows all.
-bool allowed(const std::string& list, std::string_view name) {
-  return list.empty() || ("," + list + ",").find("," + std::string(name) + ",") != std::string::npos;
+// Whether a list such as "shm,tcp" names a transport.
+bool named(const std::string& list, std::string_view name) {
+  return ("," + list + ",").find("," + std::string(name) + ",") != std::string::npos;
 }
 
 Status check_transport_list(const std::string& list) {
@@ -151,12 +151,14 @@ Status Comm::make_transports() {
       .rank = rank_, .size = size_, .group = id_.group, .secret = id_.secret, .config = &config_, .poller = &poller_};
   std::string reasons;
   for (const TransportEntry& entry : transports()) {
-    if (size_ == 1 || !allowed(config_.transport, entry.name)) continue;
+    const bool asked = named(config_.transport, entry.name);
+    if (size_ == 1 || !(asked || (config_.transport.empty() && !entry.on_request))) continue;
     auto made = entry.create(context);
     if (made.ok()) {
       transports_.push_back(std::move(*made));
     } else {
-      log(LogLevel::warn, "transport {} is not usable here: {}", entry.name, made.status().message());
+      log(entry.optional && !asked ? LogLevel::info : LogLevel::warn, "transport {} is not usable here: {}", entry.name,
+          made.status().message());
       reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", entry.name, made.status().message());
     }
   }
@@ -277,6 +279,7 @@ Status Comm::choose_transports() {
   std::string used;
   for (size_t i = 0; i < transports_.size(); ++i) {
     const auto peers = std::count(transport_of_.begin(), transport_of_.end(), static_cast<int>(i));
+    if (peers > 0 && transports_[i]->capability().registers) registering_.push_back(transports_[i].get());
     if (peers > 0) used += fmt::format("{}{} by {}", used.empty() ? "" : ", ", peers, transports_[i]->name());
   }
   if (!used.empty()) log(LogLevel::info, "other ranks of this communicator: {}", used);

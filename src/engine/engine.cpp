@@ -15,6 +15,8 @@
 namespace weft {
 namespace {
 
+void prepare_memory(void* comm, const Piece& memory) { static_cast<Comm*>(comm)->prepare(memory); }
+
 Wire* wire_of(void* comm, int peer) { return static_cast<Comm*>(comm)->wire(peer); }
 
 // Elements from a buffer's start to the end of its last block.
@@ -323,6 +325,7 @@ Status Engine::launch(Operation& operation) {
   Flow::Launch launch{.entry = *entry,
                       .id = operation.id,
                       .wire_to = wire_of,
+                      .prepare = comm_.registers() ? prepare_memory : nullptr,
                       .owner = &comm_,
                       .rank = comm_.rank(),
                       .group = comm_.group()};
@@ -379,6 +382,7 @@ Status Engine::launch_point_to_point(Operation& operation) {
                              .id = operation.id,
                              .stream = call.count * type_bytes(call.type) >= kStreamResults,
                              .wire_to = wire_of,
+                             .prepare = comm_.registers() ? prepare_memory : nullptr,
                              .owner = &comm_,
                              .rank = comm_.rank(),
                              .group = comm_.group()})) {

@@ -57,6 +57,12 @@ bool Flow::start(const Launch& launch) {
     if (scratch == nullptr) return false;
     geometry_.set_scratch(scratch);
   }
+  if (launch.prepare != nullptr) {
+    for (const Buffer buffer : {Buffer::in, Buffer::out, Buffer::scratch}) {
+      const Piece memory = geometry_.extent(buffer);
+      if (memory.data != nullptr && memory.bytes > 0) launch.prepare(launch.owner, memory);
+    }
+  }
   for (const Schedule::Queue& queue : schedule.queues) {
     Wire* wire = launch.wire_to(launch.owner, queue.peer);
     if (wire == nullptr) return false;

@@ -21,6 +21,8 @@ class Flow {
  public:
   // Gives the wire to a peer; null ends the operation (the reason is the communicator's).
   using WireTo = Wire* (*)(void* owner, int peer);
+  // Hears of memory that messages will come from or go to, before there are any.
+  using Prepare = void (*)(void* owner, const Piece& memory);
 
   struct Launch {
     PlanEntry entry;
@@ -29,6 +31,7 @@ class Flow {
     ReduceFn streaming = nullptr;  // the same with streaming stores
     bool stream = false;           // results that no op reads go past the caches
     WireTo wire_to = nullptr;
+    Prepare prepare = nullptr;  // null: nobody wants to know
     void* owner = nullptr;
     int rank = 0;
     uint64_t group = 0;  // for the trace

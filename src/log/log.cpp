@@ -88,7 +88,15 @@ constexpr std::string_view kNames[] = {"", "WARN", "INFO", "DEBUG"};
 
 }  // namespace
 
+namespace {
+LogTarget redirected;  // set once, before anything is logged
+}
+
+LogTarget log_target() { return {.level = detail::read_log_level, .line = log_line}; }
+void log_redirect(const LogTarget& target) { redirected = target; }
+
 int detail::read_log_level() {
+  if (redirected.level != nullptr) return redirected.level();
   const auto& settings = config();
   // config() logs once it is read, and then the level is known already.
   int level = log_level.load(std::memory_order_relaxed);
@@ -100,6 +108,7 @@ int detail::read_log_level() {
 }
 
 void log_line(LogLevel level, const std::string& text) {
+  if (redirected.line != nullptr) return redirected.line(level, text);
   const auto now = std::chrono::system_clock::now();
   const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
   static const std::string& host = *new std::string(host_name());

@@ -27,6 +27,13 @@ inline bool log_enabled(LogLevel level) {
 void log_line(LogLevel level, const std::string& text);
 // Names this process in its lines ("rank 3") from now on.
 void log_set_rank(int rank);
+// Where the lines go: a module's copy of this code hands them to the library's.
+struct LogTarget {
+  int (*level)() = nullptr;
+  void (*line)(LogLevel level, const std::string& text) = nullptr;
+};
+LogTarget log_target();
+void log_redirect(const LogTarget& target);
 // Takes up a changed configuration (reread_config); for tests.
 void log_reset();
 // A path with %h (host), %p (pid), %r (rank, "x" while unknown) and %% filled in. `rank` -1: not known.

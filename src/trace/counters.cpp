@@ -69,6 +69,29 @@ std::string counters_prometheus(const CommCounters& counters, const std::vector<
       out.sample(wire.*family.member, fmt::format(",peer=\"{}\",transport={}", wire.peer, quoted(wire.transport)));
   }
 
+  struct RailFamily {
+    const char* name;
+    const char* help;
+    uint64_t RailCount::*member;
+  };
+  constexpr RailFamily kRails[] = {
+      {"weft_rail_sent_bytes_total", "Bytes sent over a device.", &RailCount::bytes_sent},
+      {"weft_rail_received_bytes_total", "Bytes of large messages received over a device.", &RailCount::bytes_received},
+      {"weft_rail_failures_total", "Times that a device went down.", &RailCount::failures},
+  };
+  const auto rail_labels = [](const RailCount& rail) {
+    return fmt::format(",transport={},rail={}", quoted(rail.transport), quoted(rail.name));
+  };
+  for (const RailFamily& family : kRails) {
+    if (counters.rails.empty()) break;
+    out.family(family.name, "counter", family.help);
+    for (const RailCount& rail : counters.rails) out.sample(rail.*family.member, rail_labels(rail));
+  }
+  if (!counters.rails.empty()) {
+    out.family("weft_rail_up", "gauge", "Whether a device is usable.");
+    for (const RailCount& rail : counters.rails) out.sample(rail.up ? 1 : 0, rail_labels(rail));
+  }
+
   uint32_t last = 0;
   bool any = false;
   for (const OpSnapshot& op : recorder) {

@@ -58,6 +58,15 @@ std::string counters_json(const CommCounters& counters, const std::vector<OpSnap
                      {"messages_received", wire.messages_received},
                      {"messages_placed", wire.messages_placed}});
   }
+  auto rails = nlohmann::json::array();
+  for (const RailCount& rail : counters.rails) {
+    rails.push_back({{"transport", rail.transport},
+                     {"name", rail.name},
+                     {"up", rail.up},
+                     {"bytes_sent", rail.bytes_sent},
+                     {"bytes_received", rail.bytes_received},
+                     {"failures", rail.failures}});
+  }
   const nlohmann::json all = {{"job", counters.job},
                               {"label", counters.label},
                               {"rank", counters.rank},
@@ -66,6 +75,7 @@ std::string counters_json(const CommCounters& counters, const std::vector<OpSnap
                               {"operations", counters.operations},
                               {"failures", counters.failures},
                               {"wires", std::move(wires)},
+                              {"rails", std::move(rails)},
                               {"recorder", list_of(recorder)}};
   return text_of(all);
 }

@@ -63,7 +63,7 @@ TEST(Misuse, OfTheConfiguration) {
   wrong([](auto& config) { config.timeoutMs = 5; }, {"timeoutMs=5", "legal: 100"});
   wrong([](auto& config) { config.initTimeoutMs = -3; }, {"initTimeoutMs=-3", "legal: 100"});
   wrong([](auto& config) { config.accumulate = 9; }, {"accumulate=9", "legal"});
-  wrong([](auto& config) { config.transport = "pigeon"; }, {"pigeon", "legal: loop, shm, tcp"});
+  wrong([](auto& config) { config.transport = "pigeon"; }, {"pigeon", "legal: loop, shm, verbs, tcp, ucx"});
   wrong([](auto& config) { config.algo = "rnig"; }, {"rnig", "legal", "ring"});
 
   // An older caller's structure ends early, and what lies behind it is not read: not at the end of a group either.

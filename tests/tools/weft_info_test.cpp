@@ -50,7 +50,7 @@ TEST(WeftInfo, TransportsAreShown) {
   EXPECT_EQ(json.wait(), 0) << json.err();
   std::vector<std::string> names;
   for (const auto& line : nlohmann::json::parse(json.out())) names.push_back(line["name"]);
-  EXPECT_EQ(names, (std::vector<std::string>{"loop", "shm", "tcp"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"loop", "shm", "verbs", "tcp", "ucx"}));
   for (const std::string& name : names) EXPECT_NE(text.out().find(name + " "), std::string::npos) << text.out();
 }
 

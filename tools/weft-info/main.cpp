@@ -5,9 +5,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "config/config.hpp"
 #include "environment.hpp"
+#include "machine.hpp"
 #include "trace/status_file.hpp"
 #include "transports.hpp"
 #include "weft/weft.h"
@@ -70,13 +72,32 @@ int show_jobs(const Options& options) {
   return found || options.job_id.empty() ? 0 : 1;
 }
 
+void print(const nlohmann::json& json) {
+  fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
 int show_transports(Form form) {
   const auto& config = weft::config();
   if (!config.ok()) return wrong(config.status().message());
-  std::fputs(
-      (form == Form::json ? weft::info::transports_json(config.value()) : weft::info::transports_text(config.value()))
-          .c_str(),
-      stdout);
+  if (form == Form::json) {
+    print(weft::info::transports_json(config.value()));
+  } else {
+    fmt::print("{}", weft::info::transports_text(config.value()));
+  }
+  return 0;
+}
+
+int show_machine(Form form) {
+  const auto& config = weft::config();
+  if (!config.ok()) return wrong(config.status().message());
+  if (form == Form::json) {
+    nlohmann::json json = weft::info::machine_json();
+    json["transports"] = weft::info::transports_json(config.value());
+    print(json);
+  } else {
+    fmt::print("transports, in order of preference\n{}{}", weft::info::transports_text(config.value()),
+               weft::info::machine_text());
+  }
   return 0;
 }
 
@@ -85,11 +106,14 @@ int show_transports(Form form) {
 int main(int argc, char** argv) {
   Options options;
   bool json = false, markdown = false;
-  CLI::App app("What this Weft is, what can be set, and what the jobs of this user on this host are doing.",
-               "weft-info");
+  CLI::App app(
+      "What this machine has and Weft would use of it (without options), what can be set, and what the jobs of this\n"
+      "user on this host are doing.",
+      "weft-info");
   app.set_version_flag("--version", fmt::format("weft {}.{}.{}", WEFT_MAJOR, WEFT_MINOR, WEFT_PATCH));
   app.add_flag("--env", options.environment, "All WEFT_ variables, and what is wrong with those set here");
-  app.add_flag("--transports", options.transports, "The transports, and whether they are usable here");
+  app.add_flag("--transports", options.transports,
+               "The transports with their devices, and whether they are usable here");
   auto* job = app.add_option("--job", options.job_id,
                              "The last operation of every rank of a job (of all jobs without ID),\n"
                              "who is behind and who is missing")
@@ -111,6 +135,5 @@ int main(int argc, char** argv) {
   if (options.environment) return show_environment(options.form);
   if (options.transports) return show_transports(options.form);
   if (options.job) return show_jobs(options);
-  std::fputs(app.help().c_str(), stdout);
-  return 0;
+  return show_machine(options.form);
 }

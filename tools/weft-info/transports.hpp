@@ -1,6 +1,7 @@
-// The transports of this build, and whether they are usable here.
+// The transports of this build with their devices, and whether they are usable here.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "config/config.hpp"
@@ -8,6 +9,6 @@
 namespace weft::info {
 
 std::string transports_text(const Config& config);
-std::string transports_json(const Config& config);
+nlohmann::json transports_json(const Config& config);
 
 }  // namespace weft::info

@@ -8,37 +8,13 @@
 #include <vector>
 
 #include "status/fd.hpp"
-#include "transports/tcp/tables.hpp"
+#include "transports/tables.hpp"
+#include "transports/tcp/frame.hpp"
 
 namespace weft::tcp {
 
-// A first-in-first-out queue that keeps its memory.
-template <typename T>
-class Queue {
- public:
-  bool empty() const { return count_ == 0; }
-  size_t size() const { return count_; }
-  T& operator[](size_t i) { return slots_[(head_ + i) & (slots_.size() - 1)]; }
-  T& front() { return (*this)[0]; }
-  void push(T value) {
-    if (count_ == slots_.size()) {
-      std::vector<T> larger(slots_.empty() ? 16 : 2 * slots_.size());
-      for (size_t i = 0; i < count_; ++i) larger[i] = (*this)[i];
-      slots_.swap(larger);
-      head_ = 0;
-    }
-    slots_[(head_ + count_++) & (slots_.size() - 1)] = value;
-  }
-  void pop() {
-    head_ = (head_ + 1) & (slots_.size() - 1);
-    --count_;
-  }
-  void clear() { head_ = count_ = 0; }
-
- private:
-  std::vector<T> slots_;
-  size_t head_ = 0, count_ = 0;
-};
+using Early = ::weft::Early<Frame>;
+using EarlyStore = ::weft::EarlyStore<Frame, kEagerBytes>;
 
 // The buffers that one system call reads into or writes from.
 struct IoList {

@@ -20,7 +20,6 @@
 
 #include "transports/tcp/frame.hpp"
 #include "transports/tcp/stream.hpp"
-#include "transports/tcp/tables.hpp"
 #include "transports/transport.hpp"
 
 namespace weft::tcp {

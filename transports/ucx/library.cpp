@@ -30,7 +30,7 @@ constexpr const char* kManners[] = {
 class Manners {
  public:
   Manners() : before_(environ) {
-    auto& entries = *new std::vector<char*>;
+    static auto& entries = *new std::vector<char*>;
     for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) entries.push_back(*entry);
     for (const char* entry : kManners) {
       const std::string name(entry, std::strchr(entry, '='));

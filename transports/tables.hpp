@@ -1,5 +1,5 @@
-// Where a wire keeps requests until their message comes, and messages until their request comes. Neither allocates per
-// message in steady state.
+// Where a wire of frames keeps requests until their message comes, and messages until their request comes. Neither
+// allocates per message in steady state.
 #pragma once
 
 #include <array>
@@ -7,10 +7,37 @@
 #include <memory>
 #include <vector>
 
-#include "transports/tcp/frame.hpp"
 #include "transports/transport.hpp"
 
-namespace weft::tcp {
+namespace weft {
+
+// A first-in-first-out queue that keeps its memory.
+template <typename T>
+class Queue {
+ public:
+  bool empty() const { return count_ == 0; }
+  size_t size() const { return count_; }
+  T& operator[](size_t i) { return slots_[(head_ + i) & (slots_.size() - 1)]; }
+  T& front() { return (*this)[0]; }
+  void push(T value) {
+    if (count_ == slots_.size()) {
+      std::vector<T> larger(slots_.empty() ? 16 : 2 * slots_.size());
+      for (size_t i = 0; i < count_; ++i) larger[i] = (*this)[i];
+      slots_.swap(larger);
+      head_ = 0;
+    }
+    slots_[(head_ + count_++) & (slots_.size() - 1)] = value;
+  }
+  void pop() {
+    head_ = (head_ + 1) & (slots_.size() - 1);
+    --count_;
+  }
+  void clear() { head_ = count_ = 0; }
+
+ private:
+  std::vector<T> slots_;
+  size_t head_ = 0, count_ = 0;
+};
 
 // Requests by key, chained through their own `next`.
 template <typename Node>
@@ -87,7 +114,9 @@ class Table {
   size_t count_ = 0;
 };
 
-// A frame that came before its request: a small message with its bytes, an announce, or a clear.
+// A frame that came before its request: a small message with its bytes, an announce, or a clear. Frames have a key()
+// and a `length`.
+template <typename Frame>
 struct Early {
   Early* next = nullptr;
   Frame frame;
@@ -97,9 +126,21 @@ struct Early {
   size_t capacity = 0;
 };
 
-// Early frames by key. Freed nodes are kept for the next message of their size class, up to a bound.
+// 0: no bytes; k: up to 128 << k.
+constexpr size_t size_class(size_t bytes) {
+  if (bytes == 0) return 0;
+  size_t result = 1;
+  while ((size_t{128} << result) < bytes) ++result;
+  return result;
+}
+
+// Early frames by key, of payloads up to kMost bytes. Freed nodes are kept for the next message of their size class, up
+// to a bound.
+template <typename Frame, size_t kMost>
 class EarlyStore {
  public:
+  using Early = weft::Early<Frame>;
+
   ~EarlyStore() { clear(); }
 
   Early* find(uint64_t key) const { return table_.find(key); }
@@ -111,15 +152,15 @@ class EarlyStore {
   size_t bytes() const { return bytes_; }
 
   Early& add(const Frame& frame) {
-    const size_t size_class = class_of(frame.length);
+    const size_t its_class = size_class(frame.length);
     std::unique_ptr<Early> node;
-    if (auto& free = free_[size_class]; !free.empty()) {
+    if (auto& free = free_[its_class]; !free.empty()) {
       node = std::move(free.back());
       free.pop_back();
       kept_ -= cost(*node);
     } else {
       node = std::make_unique<Early>();
-      node->capacity = size_class == 0 ? 0 : size_t{128} << size_class;
+      node->capacity = its_class == 0 ? 0 : size_t{128} << its_class;
       if (node->capacity > 0) node->data.reset(new std::byte[node->capacity]);
     }
     node->frame = frame;
@@ -135,7 +176,7 @@ class EarlyStore {
     std::unique_ptr<Early> node(&early);
     if (kept_ + cost(early) > kKept) return;
     kept_ += cost(early);
-    free_[class_of(early.capacity)].push_back(std::move(node));
+    free_[size_class(early.capacity)].push_back(std::move(node));
   }
   void clear() {
     table_.for_each([](Early& early) { delete &early; });
@@ -145,21 +186,13 @@ class EarlyStore {
 
  private:
   static constexpr size_t kKept = 1 << 20;
-  // 0: no bytes; k: up to 128 << k, so that class 8 holds the longest small message.
-  static constexpr size_t kClasses = 9;
-  static_assert(size_t{128} << (kClasses - 1) == kEagerBytes);
-
-  static size_t class_of(size_t bytes) {
-    if (bytes == 0) return 0;
-    size_t size_class = 1;
-    while ((size_t{128} << size_class) < bytes) ++size_class;
-    return size_class;
-  }
   static size_t cost(const Early& early) { return sizeof(Early) + early.capacity; }
+
+  static constexpr size_t kClasses = size_class(kMost) + 1;
 
   Table<Early> table_;
   std::array<std::vector<std::unique_ptr<Early>>, kClasses> free_;
   size_t bytes_ = 0, kept_ = 0;
 };
 
-}  // namespace weft::tcp
+}  // namespace weft

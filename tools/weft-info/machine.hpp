@@ -1,0 +1,12 @@
+// What this machine has that matters to Weft besides transports: NUMA nodes, GPUs, limits.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace weft::info {
+
+std::string machine_text();
+nlohmann::json machine_json();
+
+}  // namespace weft::info
