@@ -7,6 +7,15 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 
+def reason(case, found):
+    """Meson gives none: there it is the last line that the test printed."""
+    text = found.get("message") or found.text
+    if not text:
+        printed = "\n".join(case.findtext(stream) or "" for stream in ("system-out", "system-err")).split("\n")
+        text = next((line for line in reversed(printed) if line.strip()), "no reason given")
+    return " ".join(text.split())
+
+
 def cases(path):
     """Yields (name, outcome, reason); outcome is passed, failed or skipped."""
     for suite in ElementTree.parse(path).getroot().iter("testsuite"):
@@ -15,7 +24,7 @@ def cases(path):
             for kind, outcome in (("failure", "failed"), ("error", "failed"), ("skipped", "skipped")):
                 found = case.find(kind)
                 if found is not None:
-                    yield name, outcome, " ".join((found.get("message") or found.text or "no reason given").split())
+                    yield name, outcome, reason(case, found)
                     break
             else:
                 skipped = case.get("status") == "notrun" or case.get("result") in ("skipped", "suppressed")
