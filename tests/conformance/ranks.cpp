@@ -145,6 +145,18 @@ bool Rank::barrier() {
   return wait([&] { return board_.arrived >= all || board_.failures > 0; }, true);
 }
 
+std::string unusable(const TransportEntry& entry) {
+  const Config config = standard_config();
+  Result<Poller> poller = Poller::create();
+  if (!poller.ok()) return poller.status().message();
+  TransportContext context;
+  context.size = 2;
+  context.secret = secret();
+  context.config = &config;
+  context.poller = &*poller;
+  return entry.create(context).status().message();
+}
+
 void run_ranks(const TransportEntry& entry, Mode mode, int size, const Body& body, int killed,
                const std::function<void(Config&)>& configure) {
   static std::atomic<uint64_t> groups{1};

@@ -68,6 +68,9 @@ class Rank {
   uint32_t barriers_ = 0;
 };
 
+// Why a transport cannot be used here; empty when it can.
+std::string unusable(const TransportEntry& entry);
+
 using Body = std::function<void(Rank&)>;
 // Runs body at every rank. A rank that is killed on purpose says so in `killed`.
 void run_ranks(const TransportEntry& entry, Mode mode, int size, const Body& body, int killed = -1,

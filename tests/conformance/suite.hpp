@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include <cstring>
+#include <map>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -32,6 +33,14 @@ inline std::string case_name(const ::testing::TestParamInfo<Case>& info) {
 
 class Suite : public ::testing::TestWithParam<Case> {
  protected:
+  // What need not be there is skipped where it is not.
+  void SetUp() override {
+    static std::map<std::string_view, std::string> known;
+    if (!entry().optional) return;
+    const auto [at, first] = known.try_emplace(entry().name);
+    if (first) at->second = unusable(entry());
+    if (!at->second.empty()) GTEST_SKIP() << at->second;
+  }
   const TransportEntry& entry() const { return std::get<0>(GetParam()); }
   Mode mode() const { return std::get<1>(GetParam()); }
   void run(int size, const Body& body) { run_ranks(entry(), mode(), size, body); }

@@ -160,16 +160,16 @@ void UcxWire::early(std::vector<MessageId>* ids) const {
   });
 }
 
-// After it no memory of a request is touched, by this:
+// After it no memory of a request is touched:
 // - Closing an endpoint by force (which needs error handling at both ends, see Worker::endpoint) sets queue pairs to
 // the
-//   error state: neither our sends nor what a peer writes goes on. UCX gives sends and fetches back as cancelled, or as
-//   complete, once its connections are flushed, and progress is made here for that.
-// - That may never happen (a flush of shared memory waits for room in a queue that the peer has to empty), and for TCP
-// is
-//   not all: UCX goes on reading from the connection, and a message that the peer puts is written where the peer says.
-//   So where something was being received, or is not given back in time, the worker makes no progress ever again: all
-//   that UCX writes by software, it writes in progress. It is cancelled as a whole with its communicator anyhow.
+//   error state, so that neither our sends nor what a peer writes goes on, flushes the connections, and then gives
+//   sends and fetches back as cancelled. What comes for them later has no request to go to and is dropped. Progress is
+//   made here until all are given back.
+// - That may never happen: a flush of shared memory waits for room in a queue that the peer has to empty. Then the
+// worker
+//   makes no progress ever again; all that UCX writes by software, it writes in progress. The communicator that it
+//   belongs to is cancelled as a whole anyhow.
 // - A peer on the same host may read our memory with process_vm_readv later, and have whatever is there by then. It
 // finds
 //   out before it calls the message received, since our connection is closed first: see fetched().
@@ -184,13 +184,12 @@ void UcxWire::cancel() {
   early_.clear([this](Early& early) {
     if (early.descriptor != nullptr) worker_->ucp().ucp_am_data_release(worker_->handle(), early.descriptor);
   });
-  const bool fetching = fetches_ > 0;
   if (endpoint_ != nullptr && operations_ > 0) worker_->close(*endpoint_);
   for (const Deadline deadline = Deadline::after(kCancelTime);
        operations_ > 0 && !worker_->stopped() && !deadline.passed();) {
     if (!worker_->progress()) std::this_thread::yield();
   }
-  if (fetching || operations_ > 0) worker_->stop();
+  if (operations_ > 0) worker_->stop();
   worker_->detach(peer(), *this);
 }
 

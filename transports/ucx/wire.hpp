@@ -83,7 +83,6 @@ class UcxWire : public Wire {
 
   size_t requests_ = 0;    // that the wire holds
   size_t operations_ = 0;  // that UCX works at
-  size_t fetches_ = 0;     // of these, receives
   Queue<SendRequest*> unconnected_;
   Table<RecvRequest> posted_;
   EarlyStore early_;

@@ -80,7 +80,6 @@ void UcxWire::fetch(RecvRequest& request, void* descriptor) {
   const size_t bytes = request.sink.bytes;
   Operation& operation = worker_->take(*this);
   ++operations_;
-  ++fetches_;
   operation.recv = &request;
   void* into = landing(request.sink);
   if (into == nullptr) {
@@ -111,7 +110,6 @@ void UcxWire::on_fetched(void* request, ucs_status_t status, size_t /*length*/, 
 // connection before it lets go of the memory.
 void UcxWire::fetched(Operation& operation, ucs_status_t status) {
   --operations_;
-  --fetches_;
   if (!cancelled_) {
     moved_ = true;
     if (status != UCS_OK) {

@@ -1,0 +1,149 @@
+// Bandwidth of one wire from one process to another, in the manner of ucx_perftest: the same buffer over and over.
+//   wire_bandwidth TRANSPORT BYTES [MESSAGES [CPU CPU]]
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "transports/transport.hpp"
+
+namespace weft {
+namespace {
+
+constexpr uint32_t kInFlight = 16;
+
+struct Board {
+  std::atomic<uint32_t> bytes[2];
+  char address[2][4000];
+};
+
+double now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
+
+class End {
+ public:
+  End(Transport& transport, Wire& wire, size_t bytes) : transport_(transport), wire_(wire), memory_(bytes) {
+    std::memset(memory_.data(), 1, bytes);
+    piece_ = {memory_.data(), bytes};
+  }
+  void send(uint32_t count) {
+    stream(sends_, count, [&](SendRequest& request, size_t bytes) {
+      request.id = {sent_++, 0, 1};
+      request.source = {&piece_, 1, bytes};
+      wire_.send(request);
+    });
+  }
+  void receive(uint32_t count) {
+    stream(receives_, count, [&](RecvRequest& request, size_t bytes) {
+      request.id = {received_++, 0, 1};
+      request.sink = {.dst = &piece_, .count = 1, .bytes = bytes};
+      wire_.recv(request);
+    });
+  }
+
+ private:
+  template <typename Request, typename Begin>
+  void stream(Request (&requests)[kInFlight], uint32_t count, Begin begin) {
+    for (uint32_t i = 0; i < count + kInFlight; ++i) {
+      Request& request = requests[i % kInFlight];
+      for (uint32_t spin = 1; i >= kInFlight && i - kInFlight < count && !request.done; ++spin) {
+        wire_.progress();
+        if (spin % 64 == 0) transport_.progress();
+        if (spin % 4096 == 0) wire_.tick();
+        if (wire_.error().kind != WireError::Kind::none) {
+          std::fprintf(stderr, "%s\n", wire_.error().text.c_str());
+          std::_Exit(1);
+        }
+      }
+      if (i < count) begin(request, piece_.bytes);
+    }
+  }
+
+  Transport& transport_;
+  Wire& wire_;
+  std::vector<std::byte> memory_;
+  Piece piece_;
+  SendRequest sends_[kInFlight];
+  RecvRequest receives_[kInFlight];
+  uint32_t sent_ = 0, received_ = 0;
+};
+
+int run(const TransportEntry& entry, int rank, size_t bytes, uint32_t messages, Board& board) {
+  Config config = *parse_config([](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  });
+  config.socket_ifname = "=lo";
+  Result<Poller> poller = Poller::create();
+  TransportContext context;
+  context.rank = rank;
+  context.size = 2;
+  context.config = &config;
+  context.poller = &*poller;
+  auto transport = entry.create(context);
+  if (!transport.ok()) {
+    std::fprintf(stderr, "%s\n", transport.status().message().c_str());
+    std::_Exit(1);
+  }
+  const std::string mine = (*transport)->address();
+  std::memcpy(board.address[rank], mine.data(), mine.size());
+  board.bytes[rank] = static_cast<uint32_t>(mine.size());
+  while (board.bytes[1 - rank] == 0) ::sched_yield();
+  auto wire = (*transport)
+                  ->connect(1 - rank, std::string(board.address[1 - rank], board.bytes[1 - rank]),
+                            Deadline::after(std::chrono::seconds(5)));
+  while (!wire->connected()) (*transport)->progress(), wire->tick();
+  End end(**transport, *wire, bytes);
+  // The receiver answers once at the end of a round: the last bytes are there.
+  for (const uint32_t count : {messages / 10 + 1, messages}) {
+    const double begin = now();
+    rank == 0 ? end.send(count) : end.receive(count);
+    rank == 0 ? end.receive(1) : end.send(1);
+    const double took = now() - begin;
+    if (rank == 0 && count == messages) std::printf("%.1f\n", static_cast<double>(bytes) * count / took / 1048576);
+  }
+  std::fflush(nullptr);
+  wire->close();
+  return 0;
+}
+
+void pin(const char* cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<size_t>(std::atoi(cpu)), &set);
+  ::sched_setaffinity(0, sizeof set, &set);
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) {
+  using namespace weft;
+  if (argc < 3) {
+    std::fprintf(stderr, "usage: wire_bandwidth TRANSPORT BYTES [MESSAGES [CPU CPU]]: MiB/s\n");
+    return 2;
+  }
+  const size_t bytes = std::strtoull(argv[2], nullptr, 10);
+  const auto messages = static_cast<uint32_t>(argc > 3 ? std::atoi(argv[3]) : 1000);
+  void* shared = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  Board* board = new (shared) Board();
+  for (const TransportEntry& entry : transports()) {
+    if (entry.name != argv[1]) continue;
+    const pid_t child = ::fork();
+    if (argc > 5) pin(argv[child == 0 ? 4 : 5]);
+    const int result = run(entry, child == 0 ? 1 : 0, bytes, messages, *board);
+    if (child == 0) ::_exit(result);
+    ::waitpid(child, nullptr, 0);
+    return result;
+  }
+  std::fprintf(stderr, "no transport %s\n", argv[1]);
+  return 2;
+}
