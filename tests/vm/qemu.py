@@ -15,8 +15,8 @@ import time
 import image
 
 WENT_DOWN, TIMED_OUT, NEVER_CAME_UP = 123, 124, 125  # beside 126 and 127, which are the shell's
-BOOT_SECONDS = 180  # emulated, and on a busy machine; usually it is 4
 KERNEL = "console=ttyS0 quiet panic=-1 oops=panic mitigations=off"
+PANIC = "Kernel panic"
 libc = ctypes.CDLL(None)
 
 
@@ -95,10 +95,9 @@ class Guest:
             os.close(descriptor)
 
     def machine(self, options):
-        kernel = options.image
         return ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", *accelerator(options), "-cpu", "max",
-                "-smp", str(options.cpus), "-m", str(options.memory), "-kernel", f"{kernel}/vmlinuz",
-                "-initrd", f"{kernel}/initrd", "-append", KERNEL]
+                "-smp", str(options.cpus), "-m", str(options.memory), "-kernel", f"{options.image}/kernel",
+                "-initrd", f"{options.image}/initrd", "-append", KERNEL]
 
     def talk(self, job):
         """The job goes in by a file of the firmware, control both ways, the console and the outputs come out."""
@@ -154,7 +153,8 @@ class Guest:
     def last_words(self):
         text = (self.console + b"\n" + self.errors).decode(errors="replace").replace("\r", "")
         lines = [line for line in text.splitlines() if line.strip()]
-        return "".join(f"\n  {line}" for line in lines[-30:])
+        panic = next((at for at, line in enumerate(lines) if PANIC in line), len(lines) - 30)
+        return "".join(f"\n  {line}" for line in lines[max(0, panic):][:30])
 
 
 def accelerator(options):
@@ -182,21 +182,21 @@ def run(options, commands):
             links = [end.detach() for end in socket.socketpair()]
         for number, command in enumerate(commands):
             guests.append(Guest(options, number, command, links[number]))
-        watch(guests, options.timeout)
+        watch(guests, options.boot_timeout, options.timeout)
     finally:
         for guest in guests:
             guest.kill()
     return max(guest.status for guest in guests)
 
 
-def watch(guests, timeout):
+def watch(guests, boot_timeout, timeout):
     """Returns when all commands have ended. They start together, once all guests are up, and no guest goes before all
     have ended: another may still need its network."""
     selector = selectors.DefaultSelector()
     for guest in guests:
         for descriptor, function in guest.readers.items():
             selector.register(descriptor, selectors.EVENT_READ, (guest, function))
-    started, deadline = False, time.monotonic() + BOOT_SECONDS
+    started, deadline = False, time.monotonic() + boot_timeout
     while not all(guest.ended() for guest in guests):
         for key, _ in selector.select(max(0, deadline - time.monotonic())):
             guest, function = key.data
@@ -217,12 +217,12 @@ def watch(guests, timeout):
                 with contextlib.suppress(OSError):  # one that is gone is found out about in the next round
                     guest.socket.sendall(b"go\n")
         if time.monotonic() >= deadline and not all(guest.ended() for guest in guests):
-            raise late(guests, started, timeout)
+            raise late(guests, started, timeout if started else boot_timeout)
 
 
 def gone(guest, started):
-    panic = b"Kernel panic" in guest.console
-    what = f"the kernel of {guest.name} panicked" if panic else f"{guest.name} went down"
+    panicked = PANIC.encode() in guest.console
+    what = f"the kernel of {guest.name} panicked" if panicked else f"{guest.name} went down"
     when = "before its command had ended" if started else "before it was up"
     return Failed(WENT_DOWN if started else NEVER_CAME_UP, f"{what} {when}{guest.last_words()}")
 
@@ -232,4 +232,4 @@ def late(guests, started, timeout):
     words = "".join(guest.last_words() for guest in guests)
     if started:
         return Failed(TIMED_OUT, f"timed out: the command in {names} had not ended after {timeout:g} s{words}")
-    return Failed(NEVER_CAME_UP, f"{names} did not come up within {BOOT_SECONDS} s, see --console and --accel{words}")
+    return Failed(NEVER_CAME_UP, f"{names} did not come up within {timeout:g} s, see --console and --accel{words}")
