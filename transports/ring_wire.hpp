@@ -25,6 +25,7 @@ class RingWire : public Wire {
   void close_target() final;
   void cancel() override;
   RingWire* ring_wire() final { return this; }
+  size_t eager_bytes() const override { return kEager; }
   bool connected() const final { return connected_; }
 
   // The way of compiled small calls: no request, no queue. At most kEager bytes in one piece. False while the ring has

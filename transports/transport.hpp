@@ -175,6 +175,8 @@ class Wire {
   const WireError& error() const { return error_; }
   // Any thread, as are peer() and transport().
   const WireStats& stats() const { return stats_; }
+  // A message up to this size is done at the sender without the receiver's help, but for flow control.
+  virtual size_t eager_bytes() const = 0;
   // This wire as one over rings, whose compiled small calls go without requests; else nullptr.
   virtual RingWire* ring_wire() { return nullptr; }
   virtual bool connected() const = 0;

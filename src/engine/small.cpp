@@ -57,13 +57,12 @@ class Compiler {
       geometry_.pieces(send ? plan_.src(op) : plan_.dst(op), 0, &pieces);
     }
     if (pieces.empty()) return true;  // no message at either end
-    if (pieces.size() > 1 || pieces[0].bytes > RingWire::kEager) return false;
+    small.wire = wire_to_(owner_, op.peer);
+    if (small.wire == nullptr || pieces.size() > 1 || pieces[0].bytes > small.wire->eager_bytes()) return false;
     small.bytes = static_cast<uint32_t>(pieces[0].bytes);
     (send ? small.src : small.dst) = place_of(pieces[0].data);
     if (op.reduce) small.src = place_of(beside[0].data);
     small.index = posted_[{op.peer, send}]++;
-    small.wire = wire_to_(owner_, op.peer);
-    if (small.wire == nullptr) return false;
     small.ring = small.wire->ring_wire();
     record_->ops.push_back(small);
     return true;

@@ -45,6 +45,7 @@ class TcpWire : public Wire {
   void cancel() override;
   void close() override;
   std::string_view transport() const override { return "tcp"; }
+  size_t eager_bytes() const override { return kEagerBytes; }
   bool connected() const override { return !streams_.empty() && streams_[0]; }
 
   // Streams that are up; of interest to tests.

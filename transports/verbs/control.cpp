@@ -143,6 +143,26 @@ bool unpack(std::string_view body, DownNote* down) {
   return reader.ok() && down->pair < kMostRails;
 }
 
+std::string pack(const RefuseNote& refuse) {
+  std::string note = begin(NoteKind::refuse);
+  put(note, refuse.ours.sequence);
+  put(note, refuse.ours.index);
+  put(note, refuse.ours.signature);
+  put(note, refuse.theirs.signature);
+  put(note, refuse.bytes);
+  return note;
+}
+
+bool unpack(std::string_view body, RefuseNote* refuse) {
+  ByteReader reader(body);
+  refuse->ours.sequence = refuse->theirs.sequence = reader.get<uint32_t>();
+  refuse->ours.index = refuse->theirs.index = reader.get<uint32_t>();
+  refuse->ours.signature = reader.get<uint32_t>();
+  refuse->theirs.signature = reader.get<uint32_t>();
+  refuse->bytes = reader.get<uint64_t>();
+  return reader.ok();
+}
+
 std::string pack(const ByeNote& bye) {
   std::string note = begin(NoteKind::bye);
   put(note, bye.frames);
@@ -236,7 +256,10 @@ std::optional<std::string> Control::next() {
 void Control::close() {
   if (!fd_) return;
   if (poller_ != nullptr && !ended_) poller_->remove(fd_.get());
+  // What the kernel still holds for the peer would be lost if there were unread bytes when the socket closes.
   ::shutdown(fd_.get(), SHUT_WR);
+  char unread[4096];
+  while (::recv(fd_.get(), unread, sizeof unread, MSG_DONTWAIT) > 0) continue;
   fd_.reset();
   ended_ = true;
 }

@@ -55,6 +55,12 @@ struct DownNote {
   std::vector<Partial> partial;  // of every message that is being received; other ones are complete
 };
 
+// A message of the peer's does not match ours.
+struct RefuseNote {
+  MessageId ours, theirs;
+  uint64_t bytes = 0;  // that ours has
+};
+
 struct ByeNote {
   uint32_t frames = 0;  // that were sent altogether
 };
@@ -63,13 +69,15 @@ std::string pack(const HelloNote& note);
 std::string pack(const UpNote& note);
 std::string pack(const ReadyNote& note);
 std::string pack(const DownNote& note);
+std::string pack(const RefuseNote& note);
 std::string pack(const ByeNote& note);
-enum class NoteKind : uint8_t { hello = 1, up, ready, down, bye };
+enum class NoteKind : uint8_t { hello = 1, up, ready, down, refuse, bye };
 // Parses the body of a note of that kind; false when it is not one.
 bool unpack(std::string_view body, HelloNote* note);
 bool unpack(std::string_view body, UpNote* note);
 bool unpack(std::string_view body, ReadyNote* note);
 bool unpack(std::string_view body, DownNote* note);
+bool unpack(std::string_view body, RefuseNote* note);
 bool unpack(std::string_view body, ByeNote* note);
 
 // Which rails make pairs: {of the lower rank, of the higher rank}. The same at both ends. Rails of one subnet first,

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -268,7 +269,12 @@ Device::~Device() {
   if (context_ != nullptr) ::ibv_close_device(context_);
 }
 
+// A driver that cannot take a device away from its users (rxe) does not tell them, and waits for them to let go of it;
+// but its name is gone at once.
 void Device::look() {
+  if (::access(context_->device->dev_path, F_OK) != 0 && errno == ENOENT) {
+    gone_.store(true, std::memory_order_release);
+  }
   pollfd wait{context_->async_fd, POLLIN, 0};
   if (::poll(&wait, 1, 0) <= 0) return;
   std::unique_lock lock(mutex_, std::try_to_lock);

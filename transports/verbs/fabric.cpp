@@ -104,10 +104,7 @@ Status Fabric::open_rail(size_t index) {
     rail.completions = ::ibv_create_cq(rail.device->context(), static_cast<int>(rail.depth + rail.most_sends), nullptr,
                                        rail.channel, 0);
     if (rail.completions == nullptr) return fail("ibv_create_cq");
-    ibv_srq_init_attr receives{};
-    receives.attr = {.max_wr = rail.depth, .max_sge = 1};
-    rail.receives = ::ibv_create_srq(rail.device->domain(), &receives);
-    if (rail.receives == nullptr) return fail("ibv_create_srq");
+    WEFT_RETURN_IF_ERROR(make_receives(rail));
     WEFT_RETURN_IF_ERROR(
         blocks_.add_rail(static_cast<int>(index), rail.device->domain(), config().verbs_relaxed_ordering));
     auto buffers = blocks_.take(rail.depth * kFrameBytes);
@@ -127,14 +124,24 @@ Status Fabric::open_rail(size_t index) {
     rail.cm_port = number.ok() ? *number : 0;
     if (!number.ok()) log(LogLevel::warn, "verbs: {}", number.status().message());
   }
-  rail.returned.clear();
-  for (uint32_t i = 0; i < rail.depth; ++i) rail.returned.push_back(i);
   rail.sends = 0;
   rail.notified = false;
   rail.seen = rail.device->changes();
   set_up(index, true);
   rail.trouble.clear();
   refill();
+  return {};
+}
+
+// A shared receive queue, with no buffer posted.
+Status Fabric::make_receives(Rail& rail) {
+  if (rail.receives != nullptr) ::ibv_destroy_srq(rail.receives);
+  ibv_srq_init_attr attributes{};
+  attributes.attr = {.max_wr = rail.depth, .max_sge = 1};
+  rail.receives = ::ibv_create_srq(rail.device->domain(), &attributes);
+  if (rail.receives == nullptr) return system_error(errno, "ibv_create_srq of " + rail.port.device);
+  rail.returned.clear();
+  for (uint32_t i = 0; i < rail.depth; ++i) rail.returned.push_back(i);
   return {};
 }
 
@@ -147,6 +154,7 @@ void Fabric::drop_resources(Rail& rail) {
   rail.receives = nullptr;
   rail.completions = nullptr;
   rail.channel = nullptr;
+  rail.notified = false;
   if (rail.buffers != nullptr) blocks_.give(std::exchange(rail.buffers, nullptr));
 }
 
@@ -205,11 +213,14 @@ void Fabric::close(Lane& lane) {
     while (poll(rail)) continue;
   } while (stopped && !rail.device->gone() && !lane.posted.empty() && !deadline.passed());
   while (poll(rail)) continue;
-  lanes_.erase(lane_key(lane.rail, lane.queue->qp_num));
+  const uint64_t key = lane_key(lane.rail, lane.queue->qp_num);
   if (const int problem = ::ibv_destroy_qp(lane.queue); problem != 0) {
     log(LogLevel::warn, "verbs: ibv_destroy_qp of {}: {}", rail.port.device, std::strerror(problem));
   }
   lane.queue = nullptr;
+  // A device in software may have been in the midst of a message, which its sender takes for received.
+  while (poll(rail)) continue;
+  lanes_.erase(key);
   ConnectionManager::release(lane);
   rail.sends -= static_cast<uint32_t>(lane.posted.size());
 }
@@ -347,6 +358,12 @@ void Fabric::look_at(size_t index) {
       gone ? Result<Port>(error(weftSystemError, "the device is gone")) : rail.device->port(rail.port.number, config());
   const bool usable = port.ok() && port->used;
   if (usable && !rail.up) {
+    // A buffer that a queue pair had taken and not filled when it was destroyed has not come back.
+    if (const Status made = make_receives(rail); !made.ok()) {
+      log(LogLevel::warn, "verbs: {}", made.message());
+      return;
+    }
+    refill();
     rail.port = *port;
     set_up(index, true);
     log(LogLevel::info, "verbs: {} is up again", rail.port.name());

@@ -115,6 +115,7 @@ class Fabric {
   explicit Fabric(const TransportContext& context);
   Status open_rail(size_t index);
   void close_rail(size_t index);
+  Status make_receives(Rail& rail);
   void drop_resources(Rail& rail);
   void set_up(size_t index, bool up);
   void look_at(size_t index);

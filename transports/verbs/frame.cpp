@@ -12,7 +12,6 @@ const char* fault(const Frame& frame, size_t bytes) {
       return frame.length != sizeof(Clear) || frame.total <= kEagerBytes ? "a clear is malformed" : nullptr;
     case Kind::announce:
       return frame.length != 0 || frame.total <= kEagerBytes ? "an announce is malformed" : nullptr;
-    case Kind::refuse:
     case Kind::credit:
       return frame.length != 0 ? "it should carry nothing" : nullptr;
   }

@@ -6,7 +6,6 @@
 //   announce  sender -> receiver: a large message has long waited for its clear. Finds out the peer that expects a
 //   small
 //             one under the same id
-//   refuse    a message of the peer does not match ours: `signature` and `total` are ours, `theirs` its signature
 //   credit    nothing but its `taken`
 //
 // Frames are numbered on each wire and in each direction. `taken` says up to which number the frames of the other
@@ -28,7 +27,7 @@ inline constexpr int kMostRails = 8;
 inline constexpr size_t kEagerBytes = 8 << 10;
 inline constexpr uint32_t kCredits = 32;
 
-enum class Kind : uint8_t { eager = 1, clear, announce, refuse, credit };
+enum class Kind : uint8_t { eager = 1, clear, announce, credit };
 
 struct Frame {
   static constexpr uint32_t kMagic = 0x31564657;  // "WFV1"
@@ -41,13 +40,11 @@ struct Frame {
   uint32_t sequence = 0, index = 0, signature = 0;
   uint32_t length = 0;  // of the payload
   uint64_t total = 0;   // of the message
-  uint32_t theirs = 0;
-  uint32_t reserved = 0;
 
   uint64_t key() const { return uint64_t{sequence} << 32 | index; }
   MessageId id() const { return {sequence, index, signature}; }
 };
-static_assert(sizeof(Frame) == 48, "the header has no padding");
+static_assert(sizeof(Frame) == 40, "the header has no padding");
 inline constexpr size_t kFrameBytes = sizeof(Frame) + kEagerBytes;
 
 // The payload of a clear. Only pairs of rails whose epoch is the one named may be used: what came up later has other

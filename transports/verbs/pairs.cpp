@@ -116,6 +116,9 @@ void VerbsWire::take_notes() {
       case NoteKind::down:
         take(&VerbsWire::on_down, DownNote());
         break;
+      case NoteKind::refuse:
+        take(&VerbsWire::on_refuse, RefuseNote());
+        break;
       case NoteKind::bye:
         take(&VerbsWire::on_bye, ByeNote());
         break;

@@ -21,6 +21,7 @@ constexpr uint32_t kUnsignaled = 15;      // frames in a row that do not tell of
 constexpr size_t kLaneFragments = 4;      // fragments in flight on a lane
 constexpr milliseconds kFlushTime{2000};  // for a goodbye
 constexpr size_t kIdleBytes = 256 << 10;  // kept for operations that have not begun here
+constexpr milliseconds kStall{5000};      // until the log tells
 constexpr uint64_t kPatience = 100;       // ticks until an announce
 
 uint64_t& patience(SendRequest& request) { return request.scratch[0]; }
@@ -482,6 +483,7 @@ void VerbsWire::tick() {
   look_at_pairs();
   if (dead_) return;
   post_frames();
+  tell_of_stall();
   // Idle, it still takes a little, so that a peer's few small messages are done.
   if (taken_.upto - told_ >= kCredits / 2 && early_.bytes() < kIdleBytes) post_credit(lane_for_frame(), false);
   if (left_) check_left();
@@ -495,6 +497,42 @@ void VerbsWire::tick() {
     out.frame.total = request.source.bytes;
     push(out);
   });
+}
+
+// One line for whoever looks for the cause of a hang.
+void VerbsWire::tell_of_stall() {
+  const uint64_t mark = requests_ + sent_last_ + acked_ + taken_.upto + stats_.bytes_sent + stats_.bytes_received;
+  const auto now = Clock::now();
+  if (requests_ == 0 || mark != std::exchange(stall_mark_, mark)) stall_since_ = now;
+  if (now - stall_since_ < kStall) return;
+  stall_since_ = now;
+  if (!log_enabled(LogLevel::debug)) return;
+  std::string pairs, receives;
+  for (const auto& pair : pairs_) {
+    pairs += fmt::format(" [{} epoch {}, {} of limbo", static_cast<int>(pair->state), pair->epoch, pair->limbo.size());
+    for (const auto& lane : pair->lanes)
+      pairs += fmt::format(", {} posted, {} bytes", lane->posted.size(), lane->bytes);
+    pairs += "]";
+  }
+  for (const Incoming& incoming : slots_) {
+    if (incoming.request == nullptr) continue;
+    receives += fmt::format(" [{}.{}: {} of {}]", incoming.request->id.sequence, incoming.request->id.index,
+                            incoming.came, incoming.fragments);
+  }
+  std::string sends;
+  for (const auto& message : outgoing_) {
+    if (message->request == nullptr) continue;
+    sends += fmt::format(" [{}.{}: {} posted, {} again, {} done of {}, listed {}, epochs",
+                         message->request->id.sequence, message->request->id.index, message->next,
+                         message->again.size(), message->done, message->fragments, message->listed);
+    for (size_t i = 0; i < pairs_.size(); ++i) sends += fmt::format(" {}", message->clear.pair[i].epoch);
+    sends += "]";
+  }
+  log(LogLevel::debug,
+      "verbs: rank {}: nothing moves: {} requests, {} receives posted, {} sends wait for a clear; frames: sent {}, "
+      "acknowledged {}, {} to send, {} to send again; taken {} (told {}); pairs{}; receiving{}; sending{}",
+      peer(), requests_, posted_.size(), waiting_.size(), sent_last_, acked_, out_.size(), resend_.size(), taken_.upto,
+      told_, pairs, receives, sends);
 }
 
 void VerbsWire::early(std::vector<MessageId>* ids) const {

@@ -35,6 +35,7 @@ class VerbsWire : public Wire {
   void cancel() override;
   void close() override;
   std::string_view transport() const override { return "verbs"; }
+  size_t eager_bytes() const override { return kEagerBytes; }
   bool connected() const override;
 
   // Called by the fabric. None of them posts anything.
@@ -77,6 +78,7 @@ class VerbsWire : public Wire {
   void on_up(const UpNote& up);
   void on_ready(const ReadyNote& ready);
   void on_down(const DownNote& down);
+  void on_refuse(const RefuseNote& refuse);
   void on_bye(const ByeNote& bye);
   HelloNote hello() const;
   Status start(Pair& pair);
@@ -115,7 +117,6 @@ class VerbsWire : public Wire {
   void on_eager(const Frame& frame, const std::byte* data);
   void on_clear(const Frame& frame, const Clear& clear);
   void on_announce(const Frame& frame);
-  void on_refuse(const Frame& frame);
   void deliver(Early& early, RecvRequest& request);
   void arrived(RecvRequest& request);
   bool matches(const MessageId& ours, size_t bytes, const Frame& theirs);
@@ -123,6 +124,11 @@ class VerbsWire : public Wire {
   void fail(WireError::Kind kind, std::string text, MessageId ours = {}, MessageId theirs = {});
   void forget();
   void gone();
+  void tell_of_stall();
+
+  // For the log: what stood the same for long, and since when.
+  uint64_t stall_mark_ = 0;
+  Clock::time_point stall_since_{};
 
   std::shared_ptr<Fabric> fabric_;
   Control control_;

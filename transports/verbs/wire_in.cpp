@@ -159,8 +159,6 @@ void VerbsWire::frame_came(const std::byte* data, size_t bytes) {
     }
     case Kind::announce:
       return on_announce(frame);
-    case Kind::refuse:
-      return on_refuse(frame);
     case Kind::credit:
       return;
   }
@@ -251,16 +249,15 @@ void VerbsWire::on_announce(const Frame& frame) {
   }
 }
 
-void VerbsWire::on_refuse(const Frame& frame) {
-  const MessageId theirs = frame.id();
-  MessageId ours = theirs;
-  ours.signature = frame.theirs;
-  const bool same = ours.signature == theirs.signature;
+// The peer has failed by it, and has said what its own message is.
+void VerbsWire::on_refuse(const RefuseNote& refuse) {
+  const bool same = refuse.ours.signature == refuse.theirs.signature;
   fail(same ? WireError::Kind::length : WireError::Kind::mismatch,
-       same ? fmt::format("rank {} expects {} bytes as message {}.{}, we have another length", peer(), frame.total,
-                          frame.sequence, frame.index)
-            : fmt::format("message {}.{} belongs to another call at rank {}", frame.sequence, frame.index, peer()),
-       ours, theirs);
+       same ? fmt::format("message {}.{} has {} bytes at rank {}, and another length here", refuse.ours.sequence,
+                          refuse.ours.index, refuse.bytes, peer())
+            : fmt::format("message {}.{} belongs to another call at rank {}", refuse.ours.sequence, refuse.ours.index,
+                          peer()),
+       refuse.theirs, refuse.ours);
 }
 
 void VerbsWire::deliver(Early& early, RecvRequest& request) {
@@ -280,14 +277,7 @@ void VerbsWire::arrived(RecvRequest& request) {
 bool VerbsWire::matches(const MessageId& ours, size_t bytes, const Frame& theirs) {
   const bool same = ours.signature == theirs.signature;
   if (same && bytes == theirs.total) return true;
-  Out out;
-  out.frame.kind = Kind::refuse;
-  out.frame.sequence = ours.sequence;
-  out.frame.index = ours.index;
-  out.frame.signature = ours.signature;
-  out.frame.theirs = theirs.signature;
-  out.frame.total = bytes;
-  post(out);
+  control_.send(pack(RefuseNote{ours, theirs.id(), bytes}));
   fail(same ? WireError::Kind::length : WireError::Kind::mismatch,
        same ? fmt::format("message {}.{} has {} bytes here and {} at rank {}", ours.sequence, ours.index, bytes,
                           theirs.total, peer())

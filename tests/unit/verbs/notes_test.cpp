@@ -42,6 +42,12 @@ TEST(Notes, ComeBackAsTheyWent) {
   EXPECT_EQ(down_back.taken.beyond, 5u);
   ASSERT_EQ(down_back.partial.size(), 1u);
   EXPECT_EQ(down_back.partial[0].bits, "\x81");
+
+  RefuseNote refuse{.ours = {3, 4, 5}, .theirs = {3, 4, 6}, .bytes = 1ull << 40}, refuse_back;
+  ASSERT_TRUE(unpack(body(pack(refuse)), &refuse_back));
+  EXPECT_EQ(refuse_back.ours.key(), refuse.ours.key());
+  EXPECT_EQ(refuse_back.theirs.signature, 6u);
+  EXPECT_EQ(refuse_back.bytes, 1ull << 40);
 }
 
 // Whatever comes, nothing is read beyond its end, and cut notes are none.
@@ -55,9 +61,10 @@ TEST(Notes, GarbageIsRefused) {
     UpNote up;
     ReadyNote ready;
     DownNote down;
+    RefuseNote refuse;
     ByeNote bye;
     return int{unpack(bytes, &hello)} + unpack(bytes, &up) + unpack(bytes, &ready) + unpack(bytes, &down) +
-           unpack(bytes, &bye);
+           unpack(bytes, &refuse) + unpack(bytes, &bye);
   };
   for (const std::string& note : notes) {
     HelloNote hello;
