@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Bandwidth of the ucx transport beside UCX itself: wire_bandwidth and ucx_perftest, turn by turn.
+"""Bandwidth of the ucx transport beside UCX itself: wire_bandwidth, ucx_perftest, and ucx_perftest with endpoints that
+may fail (-e), as the transport's may, turn by turn.
 
     ucx_compare.py BUILD [--rounds 5] [--cpus 0,1]
 
@@ -29,12 +30,12 @@ def weft(build, tls, size, cpus):
     return float(out.stdout)
 
 
-def ucx(tls, size, cpus):
+def ucx(tls, size, cpus, *options):
     global PORT
     PORT += 1
-    environment = dict(os.environ, UCX_TLS=tls, UCX_LOG_LEVEL="fatal")
+    environment = dict(os.environ, UCX_TLS=tls, UCX_LOG_LEVEL="fatal", UCX_MM_ERROR_HANDLING="y", UCX_CMA_MEMORY_INVALIDATE="y")
     common = ["ucx_perftest", "-t", "ucp_am_bw", "-s", str(size), "-n", str(messages(size)),
-              "-w", str(messages(size) // 10 + 1), "-p", str(PORT), "-f"]
+              "-w", str(messages(size) // 10 + 1), "-p", str(PORT), "-f", *options]
     server = subprocess.Popen([*common, "-c", cpus[0]], env=environment, stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL)
     try:
@@ -55,16 +56,18 @@ def main():
     parser.add_argument("--cpus", default="0,1")
     args = parser.parse_args()
     cpus = args.cpus.split(",")
-    print("| over | bytes | weft | ucx_perftest | x weft |\n|---|---|---|---|---|", flush=True)
+    print("| over | bytes | weft | ucx_perftest | ucx_perftest -e | x weft | x weft, -e |\n" + 7 * "|---" + "|", flush=True)
     for kind, tls in KINDS.items():
         for size in SIZES:
-            ours, theirs = [], []
+            columns = [[], [], []]
             for _ in range(args.rounds):
-                ours.append(weft(args.build, tls, size, cpus))
-                theirs.append(ucx(tls, size, cpus))
-            cells = [f"{statistics.median(each):.0f} ({min(each):.0f}-{max(each):.0f})" for each in (ours, theirs)]
-            ratio = statistics.median(ours) / statistics.median(theirs)
-            print(f"| {kind} | {size} | {cells[0]} | {cells[1]} | {ratio:.2f} |", flush=True)
+                columns[0].append(weft(args.build, tls, size, cpus))
+                columns[1].append(ucx(tls, size, cpus))
+                columns[2].append(ucx(tls, size, cpus, "-e"))
+            medians = [statistics.median(column) for column in columns]
+            cells = [f"{median:.0f} ({min(column):.0f}-{max(column):.0f})" for median, column in zip(medians, columns)]
+            ratios = [f"{medians[0] / median:.2f}" for median in medians[1:]]
+            print("| " + " | ".join([kind, str(size), *cells, *ratios]) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,18 +10,20 @@
 namespace weft::ucx {
 namespace {
 
-// What differs from UCX's defaults, unless the user has set it.
+// What differs from UCX's defaults, unless the user has set the variable. ucp_config_modify has a transport's settings
+// by their names in its own table.
 struct Setting {
+  const char* variable;
   const char* name;
   const char* value;
 };
 constexpr Setting kSettings[] = {
-    // Or else no shared memory, and no process_vm_readv, for endpoints that may be closed by force. UCX does not take
-    // back
-    // what it has told a peer of our memory; UcxWire::fetched() sees to that.
-    {"MM_ERROR_HANDLING", "y"},
-    {"CMA_MEMORY_INVALIDATE", "y"},
-    {"KEEPALIVE_INTERVAL", "inf"},  // a peer's death is seen at once on the wire's own connection
+    // Or else no shared memory, and no process_vm_readv, for endpoints that may be closed by force. (UCX does not take
+    // back what it has told a peer of our memory; UcxWire::fetched() sees to that.)
+    {"UCX_MM_ERROR_HANDLING", "MM_ERROR_HANDLING", "y"},
+    {"UCX_CMA_MEMORY_INVALIDATE", "MEMORY_INVALIDATE", "y"},
+    // A peer's death is seen at once on the wire's own connection.
+    {"UCX_KEEPALIVE_INTERVAL", "KEEPALIVE_INTERVAL", "inf"},
 };
 
 Result<ucp_context_h> create(const Library& ucp, const std::string& transports) {
@@ -32,9 +34,7 @@ Result<ucp_context_h> create(const Library& ucp, const std::string& transports) 
   ucs_status_t status = ucp.ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return failure("ucp_config_read", status);
   for (const Setting& setting : kSettings) {
-    if (std::getenv((std::string("UCX_") + setting.name).c_str()) == nullptr) {
-      ucp.ucp_config_modify(config, setting.name, setting.value);
-    }
+    if (std::getenv(setting.variable) == nullptr) ucp.ucp_config_modify(config, setting.name, setting.value);
   }
   if (!transports.empty()) status = ucp.ucp_config_modify(config, "TLS", transports.c_str());
   ucp_context_h handle = nullptr;

@@ -27,7 +27,7 @@ static_assert(sizeof(Header) == 24, "the header has no padding");
 
 struct Note {
   static constexpr uint32_t kMagic = 0x31554657;  // "WFU1"
-  enum class Kind : uint8_t { hello = 1, refuse, credit, bye };
+  enum class Kind : uint8_t { hello = 1, refuse, credit, bye, farewell };
 
   uint32_t magic = kMagic;
   Kind kind = Kind::bye;

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -24,7 +25,19 @@ constexpr const char* kManners[] = {
     "UCX_VFS_ENABLE=n",        // no thread for a file system of statistics
 };
 
-// While it lives, the environment has kManners, too. It is another array and not setenv(), which may free the array
+// Beside these: UCX watches memory that goes away, by patching the C library's code. Only what registers memory needs
+// that.
+constexpr char kNoWatch[] = "UCX_MEM_EVENTS=n";
+
+bool has_devices() {
+  std::error_code ignored;
+  for (const char* devices : {"/sys/class/infiniband", "/sys/class/kfd", "/proc/driver/nvidia/gpus"}) {
+    if (std::filesystem::directory_iterator(devices, ignored) != std::filesystem::directory_iterator()) return true;
+  }
+  return false;
+}
+
+// While it lives, the environment has these, too. It is another array and not setenv(), which may free the array
 // that another thread is reading; for the same reason the new one is not freed. Where somebody changes the environment
 // meanwhile, the C library goes on with a copy of ours, and our entries are taken out of that.
 class Manners {
@@ -32,12 +45,14 @@ class Manners {
   Manners() : before_(environ) {
     static auto& entries = *new std::vector<char*>;
     for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) entries.push_back(*entry);
-    for (const char* entry : kManners) {
+    const auto add = [&](const char* entry) {
       const std::string name(entry, std::strchr(entry, '='));
-      if (std::getenv(name.c_str()) != nullptr) continue;
+      if (std::getenv(name.c_str()) != nullptr) return;
       entries.push_back(const_cast<char*>(entry));
       added_.push_back(name);
-    }
+    };
+    for (const char* entry : kManners) add(entry);
+    if (!has_devices()) add(kNoWatch);
     entries.push_back(nullptr);
     environ = ours_ = entries.data();
   }

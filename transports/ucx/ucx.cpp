@@ -66,7 +66,7 @@ bool UcxTransport::reaches(int peer, const std::string& address) {
 }
 
 std::unique_ptr<UcxWire> UcxTransport::make(int peer) {
-  return std::make_unique<UcxWire>(peer, worker_, static_cast<uint64_t>(context_.config->ucx_rndv_bytes));
+  return std::make_unique<UcxWire>(peer, worker_, static_cast<size_t>(context_.config->ucx_rndv_bytes));
 }
 
 std::unique_ptr<Wire> UcxTransport::connect(int peer, const std::string& address, Deadline deadline) {

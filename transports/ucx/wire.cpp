@@ -15,11 +15,13 @@ using std::chrono::milliseconds;
 
 // Calls of progress() between two looks at the notes.
 constexpr uint32_t kLookEvery = 64;
-constexpr milliseconds kFlushTime{1000}, kCancelTime{100};
+// Of a waiter, about a millisecond each.
+constexpr uint32_t kTicksAlone = 200;
+constexpr milliseconds kFlushTime{1000}, kIdleTime{100}, kCancelTime{5000};
 
 }  // namespace
 
-UcxWire::UcxWire(int peer, std::shared_ptr<Worker> worker, uint64_t eager_bytes)
+UcxWire::UcxWire(int peer, std::shared_ptr<Worker> worker, size_t eager_bytes)
     : Wire(peer), worker_(std::move(worker)), eager_bytes_(eager_bytes) {
   worker_->attach(peer, *this);
 }
@@ -60,9 +62,14 @@ void UcxWire::start_waiting() {
   for (; !unconnected_.empty() && !dead_; unconnected_.pop()) start(*unconnected_.front());
 }
 
+bool UcxWire::usable() {
+  if (worker_->stopped()) fail(WireError::Kind::broken, "UCX was stopped when another wire was cancelled");
+  return !dead_;
+}
+
 void UcxWire::send(SendRequest& request) {
   request.done = false;
-  if (dead_) return;
+  if (!usable()) return;
   ++requests_;
   if (connected()) {
     start(request);
@@ -133,17 +140,24 @@ void UcxWire::sent(Operation& operation, ucs_status_t status) {
 }
 
 bool UcxWire::progress() {
-  if (dead_ || requests_ == 0) return false;
+  if (requests_ == 0 || !usable()) return false;
   worker_->progress();
-  if (worker_->stopped()) fail(WireError::Kind::broken, "another wire of the communicator was cancelled");
   if (!connected() || ++calls_ % kLookEvery == 0) look();
-  if (left_) check_left();
+  check_peer();
   return std::exchange(moved_, false);
+}
+
+void UcxWire::check_peer() {
+  if (left_) {
+    check_left();
+  } else if (control_.ended()) {
+    check_gone();
+  }
 }
 
 bool UcxWire::arm() {
   if (look() || !worker_->arm()) return false;
-  if (left_) check_left();
+  check_peer();
   return error_.kind == WireError::Kind::none;
 }
 
@@ -151,7 +165,11 @@ void UcxWire::tick() {
   if (dead_) return;
   look();
   if (requests_ == 0) worker_->progress();
-  if (left_) check_left();
+  check_peer();
+  // What the peer has taken, or had sent, is complete here soon after, but not at once.
+  if (!dead_ && control_.ended() && operations_ > 0 && ++ticks_alone_ > kTicksAlone) {
+    fail(WireError::Kind::closed, fmt::format("rank {} has left, with messages to or from it outstanding", peer()));
+  }
 }
 
 void UcxWire::early(std::vector<MessageId>* ids) const {
@@ -166,10 +184,9 @@ void UcxWire::early(std::vector<MessageId>* ids) const {
 //   error state, so that neither our sends nor what a peer writes goes on, flushes the connections, and then gives
 //   sends and fetches back as cancelled. What comes for them later has no request to go to and is dropped. Progress is
 //   made here until all are given back.
-// - That may never happen: a flush of shared memory waits for room in a queue that the peer has to empty. Then the
-// worker
-//   makes no progress ever again; all that UCX writes by software, it writes in progress. The communicator that it
-//   belongs to is cancelled as a whole anyhow.
+// - That may never happen: a flush of shared memory waits for room in a queue that the peer has to empty. Then nothing
+//   moves, and the worker makes no progress ever again; all that UCX writes by software, it writes in progress. The
+//   communicator that it belongs to is cancelled as a whole anyhow.
 // - A peer on the same host may read our memory with process_vm_readv later, and have whatever is there by then. It
 // finds
 //   out before it calls the message received, since our connection is closed first: see fetched().
@@ -185,11 +202,15 @@ void UcxWire::cancel() {
     if (early.descriptor != nullptr) worker_->ucp().ucp_am_data_release(worker_->handle(), early.descriptor);
   });
   if (endpoint_ != nullptr && operations_ > 0) worker_->close(*endpoint_);
-  for (const Deadline deadline = Deadline::after(kCancelTime);
-       operations_ > 0 && !worker_->stopped() && !deadline.passed();) {
-    if (!worker_->progress()) std::this_thread::yield();
+  const Deadline last = Deadline::after(kCancelTime);
+  for (Deadline idle = last.within(kIdleTime); operations_ > 0 && !worker_->stopped();) {
+    if (worker_->progress()) {
+      idle = last.within(kIdleTime);
+    } else if (idle.passed()) {
+      worker_->stop();
+    }
+    if (last.passed()) worker_->abandon();
   }
-  if (operations_ > 0) worker_->stop();
   worker_->detach(peer(), *this);
 }
 
@@ -201,7 +222,7 @@ void UcxWire::close() {
     Note bye;
     bye.value = messages_out_;
     control_.send(bye);
-    if (!left_) worker_->see_off(std::move(control_), eager_sent_, eager_confirmed_);
+    if (!left_ && messages_out_ > 0) worker_->see_off(std::move(control_));
   }
   cancel();
 }

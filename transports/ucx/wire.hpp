@@ -23,7 +23,7 @@ namespace weft::ucx {
 
 class UcxWire : public Wire {
  public:
-  UcxWire(int peer, std::shared_ptr<Worker> worker, uint64_t eager_bytes);
+  UcxWire(int peer, std::shared_ptr<Worker> worker, size_t eager_bytes);
   ~UcxWire() override;
 
   // The peer's worker: messages can go there once the peer has said hello.
@@ -44,6 +44,7 @@ class UcxWire : public Wire {
   void cancel() override;
   void close() override;
   std::string_view transport() const override { return "ucx"; }
+  size_t eager_bytes() const override { return eager_bytes_; }
   bool connected() const override { return welcome_ && endpoint_ != nullptr; }
 
   // Reads the notes that have come.
@@ -58,6 +59,7 @@ class UcxWire : public Wire {
   static void on_sent(void* request, ucs_status_t status, void* operation);
   static void on_fetched(void* request, ucs_status_t status, size_t length, void* operation);
 
+  bool usable();
   void start(SendRequest& request);
   void sent(Operation& operation, ucs_status_t status);
   void fetch(RecvRequest& request, void* descriptor);
@@ -67,7 +69,9 @@ class UcxWire : public Wire {
   void start_waiting();
   void on_note(const Note& note);
   void on_refuse(const Note& note);
+  void check_peer();
   void check_left();
+  void check_gone();
 
   // Whether a peer's message belongs to the request; if not, the wire has failed and the peer is told.
   bool matches(const MessageId& ours, size_t bytes, const Header& theirs, size_t length);
@@ -75,7 +79,7 @@ class UcxWire : public Wire {
   void fail(WireError::Kind kind, std::string text, MessageId ours = {}, MessageId theirs = {});
 
   std::shared_ptr<Worker> worker_;
-  uint64_t eager_bytes_;
+  size_t eager_bytes_;
   Endpoint* endpoint_ = nullptr;
   Control control_;
   uint64_t own_token_ = 0, peer_token_ = 0;
@@ -88,10 +92,10 @@ class UcxWire : public Wire {
   EarlyStore early_;
 
   uint64_t eager_sent_ = 0, eager_confirmed_ = 0;                    // towards the peer's window
-  uint64_t eager_arrived_ = 0, eager_taken_ = 0, eager_told_ = 0;    // of ours
+  uint64_t eager_taken_ = 0, eager_told_ = 0;                        // of ours
   uint64_t messages_out_ = 0, messages_in_ = 0, messages_left_ = 0;  // the last: how many the peer sent in all
 
-  uint32_t calls_ = 0;
+  uint32_t calls_ = 0, ticks_alone_ = 0;
   bool moved_ = false;     // since progress() was last asked
   bool left_ = false;      // the peer said goodbye
   bool seen_off_ = false;  // and was told that all of it has come

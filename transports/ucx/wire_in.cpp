@@ -6,6 +6,8 @@
 namespace weft::ucx {
 namespace {
 
+constexpr int kLastCalls = 1000;
+
 MessageId id_of(const Header& header) { return {header.sequence, header.index, header.signature}; }
 
 // Where a message can land as it comes; nullptr when it has to be taken apart or combined.
@@ -22,7 +24,7 @@ std::byte* landing(const Sink& sink) {
 
 void UcxWire::recv(RecvRequest& request) {
   request.done = false;
-  if (dead_) return;
+  if (!usable()) return;
   ++requests_;
   Early* early = early_.empty() ? nullptr : early_.find(request.id.key());
   if (early == nullptr) return posted_.insert(request.id.key(), request);
@@ -41,8 +43,7 @@ void UcxWire::recv(RecvRequest& request) {
 ucs_status_t UcxWire::incoming(const Header& header, void* data, size_t length, bool rendezvous) {
   if (cancelled_) return rendezvous ? UCS_ERR_CANCELED : UCS_OK;
   moved_ = true;
-  ++messages_in_;
-  if (!rendezvous) eager_arrived_ += length + kMessageCost;
+  if (!rendezvous) ++messages_in_;
   RecvRequest* request = dead_ ? nullptr : posted_.find(header.key());
   if (request != nullptr && matches(request->id, request->sink.bytes, header, length)) {
     posted_.take(header.key());
@@ -112,14 +113,12 @@ void UcxWire::fetched(Operation& operation, ucs_status_t status) {
   --operations_;
   if (!cancelled_) {
     moved_ = true;
-    if (status != UCS_OK) {
-      lost(status);
-    } else {
-      look();
-    }
+    look();
+    if (status != UCS_OK) lost(status);
   }
-  if (!dead_) {
+  if (!dead_ && (left_ || !control_.ended())) {
     RecvRequest& request = *operation.recv;
+    ++messages_in_;
     if (operation.scratch.data != nullptr) request.sink.consume(0, operation.scratch.data.get(), request.sink.bytes);
     arrived(request);
   }
@@ -140,11 +139,14 @@ bool UcxWire::look() {
     moved = true;
     on_note(note);
   }
-  if (!dead_ && !left_ && control_.ended()) {
-    fail(WireError::Kind::closed, fmt::format("rank {} closed its connection without a goodbye", peer()));
-    moved = true;
-  }
   return moved;
+}
+
+// The peer is gone without a goodbye. What it had sent may still be with UCX.
+void UcxWire::check_gone() {
+  if (dead_ || left_ || !control_.ended()) return;
+  for (int i = 0; i < kLastCalls && worker_->progress(); ++i) continue;
+  fail(WireError::Kind::closed, fmt::format("rank {} closed its connection without a goodbye", peer()));
 }
 
 void UcxWire::on_note(const Note& note) {
@@ -162,6 +164,8 @@ void UcxWire::on_note(const Note& note) {
       left_ = true;
       messages_left_ = note.value;
       return;
+    case Note::Kind::farewell:
+      return;  // to one who has left
   }
   fail(WireError::Kind::broken, fmt::format("rank {} sent what is no note of ours", peer()));
 }
@@ -201,12 +205,11 @@ bool UcxWire::matches(const MessageId& ours, size_t bytes, const Header& theirs,
 void UcxWire::check_left() {
   if (dead_ || messages_in_ < messages_left_) return;
   if (!std::exchange(seen_off_, true)) {
-    Note credit;
-    credit.kind = Note::Kind::credit;
-    credit.value = eager_arrived_;
-    control_.send(credit);
+    Note farewell;
+    farewell.kind = Note::Kind::farewell;
+    control_.send(farewell);
   }
-  if (!posted_.empty() || !unconnected_.empty() || (operations_ > 0 && control_.ended())) {
+  if (!posted_.empty() || !unconnected_.empty()) {
     fail(WireError::Kind::closed, fmt::format("rank {} has left, with messages to or from it outstanding", peer()));
   }
 }

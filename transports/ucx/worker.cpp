@@ -14,6 +14,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLinger{500}, kCloseTime{100};
+constexpr int kIdleCalls = 16;
 constexpr size_t kKeptScratch = 64 << 20;
 
 }  // namespace
@@ -70,12 +71,19 @@ Status Worker::open() {
 
 Worker::~Worker() {
   if (forked()) {
-    for (Leaving& each : leaving_) each.control.abandon();
+    for (Control& each : leaving_) each.abandon();
     return;
   }
   linger();
-  for (Endpoint& endpoint : endpoints_) close(endpoint);
   if (event_fd_ >= 0) context_.poller->remove(event_fd_);
+  if (abandoned_) {
+    log(LogLevel::warn, "ucx: what UCX had under way did not end in time; its worker stays in memory");
+    new std::shared_ptr<Context>(ucx_);
+    new std::deque<Operation>(std::move(operations_));
+    return;
+  }
+  for (Endpoint& endpoint : endpoints_) close(endpoint);
+  settle();
   ucp().ucp_worker_destroy(handle_);
 }
 
@@ -168,19 +176,22 @@ void Worker::close(Endpoint& endpoint) {
   wait(ucp().ucp_ep_close_nbx(std::exchange(endpoint.handle, nullptr), &param), Deadline::after(kCloseTime));
 }
 
-void Worker::see_off(Control control, uint64_t sent, uint64_t confirmed) {
-  leaving_.push_back({std::move(control), sent, confirmed});
+// UCX aborts when a worker is taken down with the end of a flush of cma outstanding. It takes a call or two.
+void Worker::settle() {
+  const Deadline deadline = Deadline::after(kCloseTime);
+  for (int idle = 0; idle < kIdleCalls && !deadline.passed(); ++idle) {
+    if (progress()) idle = 0;
+  }
 }
 
 void Worker::linger() {
   const Deadline deadline = Deadline::after(kLinger);
-  const auto waits = [](Leaving& each) {
+  const auto waits = [](Control& control) {
     Note note;
-    while (each.control.read(&note)) {
-      if (note.kind == Note::Kind::credit) each.confirmed = note.value;
-      if (note.kind == Note::Kind::bye) each.confirmed = each.sent;
+    while (control.read(&note)) {
+      if (note.kind == Note::Kind::farewell || note.kind == Note::Kind::bye) control.close();
     }
-    return each.confirmed != each.sent && !each.control.ended();
+    return control.is_open() && !control.ended();
   };
   while (std::count_if(leaving_.begin(), leaving_.end(), waits) > 0 && !stopped_ && !deadline.passed()) {
     if (!progress()) std::this_thread::sleep_for(milliseconds(1));

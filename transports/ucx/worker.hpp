@@ -78,9 +78,11 @@ class Worker {
   // UCX is not called any more, and does nothing.
   void stop() { stopped_ = true; }
   bool stopped() const { return stopped_; }
-  // Of a wire that has said goodbye: the worker is not taken down before the peer has had what was sent to it (up to
-  // `sent`, of which `confirmed` has come), or a little time is over.
-  void see_off(Control control, uint64_t sent, uint64_t confirmed);
+  // The same, while UCX still moves something: it aborts if it is taken down then, and so it never is.
+  void abandon() { stopped_ = abandoned_ = true; }
+  // Of a wire that has said goodbye: the worker is not taken down before the peer has had all that was sent to it, or a
+  // little time is over.
+  void see_off(Control control) { leaving_.push_back(std::move(control)); }
 
   // UCX calls back: its request is done with.
   void called(void* request);
@@ -89,16 +91,12 @@ class Worker {
   Scratch take_scratch(size_t bytes);
 
  private:
-  struct Leaving {
-    Control control;
-    uint64_t sent, confirmed;
-  };
-
   static ucs_status_t on_message(void* self, const void* header, size_t header_bytes, void* data, size_t length,
                                  const ucp_am_recv_param_t* param);
   static void on_error(void* endpoint, ucp_ep_h handle, ucs_status_t status);
   Status open();
   void wait(ucs_status_ptr_t request, Deadline deadline);
+  void settle();
   void linger();
 
   TransportContext context_;
@@ -107,14 +105,14 @@ class Worker {
   std::string address_;
   int event_fd_ = -1;
   std::vector<Endpoint> endpoints_;  // by rank
-  std::vector<Leaving> leaving_;
+  std::vector<Control> leaving_;
   std::deque<Operation> operations_;
   Operation* free_ = nullptr;
   std::vector<Scratch> scratch_;
   size_t scratch_bytes_ = 0;
   bool armed_ = false;
   bool called_ = false;  // UCX has called back
-  bool stopped_ = false;
+  bool stopped_ = false, abandoned_ = false;
 };
 
 }  // namespace weft::ucx
