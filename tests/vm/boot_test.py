@@ -25,23 +25,25 @@ class Commands(vmtest.Base):
         self.folder = pathlib.Path(folder.name)
 
     def test_status_and_outputs(self):
-        result = self.guest("--", "sh", "-c", 'echo "to $1"; echo "to $2" >/dev/stderr; cat; printf "no end"; exit 7',
-                            "sh", "out, it's $HOME", "err", status=7)
+        script = 'echo "to $1"; echo "to $2" >/dev/stderr; cat; printf "no end"; exit 7'
+        result = self.guest("--devices", 0, "--", "sh", "-c", script, "sh", "out, it's $HOME", "err", status=7)
         self.assertEqual((result.stdout, result.stderr), ("to out, it's $HOME\nno end", "to err\n"))
 
     def test_bytes(self):
-        code = r"import os; [os.write(1, bytes(range(256)) * 256) for _ in range(16)]; os.write(2, b'\1\r\n\0\1weft-vm ')"
-        result = vmtest.subprocess.run([*vmtest.VM, "run", "--", "python3", "-c", code], capture_output=True, timeout=400)
+        code = r"import os; [os.write(1, bytes(range(256)) * 256) for i in range(16)]; os.write(2, b'\1\r\0\1weft-vm')"
+        result = subprocess.run([*vmtest.VM, "run", "--devices", "0", "--", "python3", "-c", code],
+                                capture_output=True, timeout=400)
         self.assertEqual(result.returncode, 0)
         self.assertEqual(result.stdout, bytes(range(256)) * 256 * 16)
-        self.assertEqual(result.stderr, b"\1\r\n\0\1weft-vm ")
+        self.assertEqual(result.stderr, b"\1\r\0\1weft-vm")
 
     def test_surroundings(self):
         """Variables, working folder, what can be written to, and a process that stays behind."""
         (self.folder / "out").mkdir()
         (self.folder / "seen").write_text("below the host's /tmp\n")
         self.shell(
-            "exec >out/report; cat seen; pwd; id -u; ulimit -l; echo $WEFT_TEST_ONE; echo $GTEST_TWO; echo ${OTHER-none};"
+            "exec >out/report; cat seen; pwd; id -u; ulimit -l;"
+            "echo $WEFT_TEST_ONE; echo $GTEST_TWO; echo ${OTHER-none};"
             "for path in /tmp/x /run/x /dev/shm/x ./x /etc/x; do if touch $path; then echo $path; fi; done 2>/dev/null;"
             "hostname | grep -q vm && getent hosts $(hostname) | cut -d' ' -f1; sleep 1000 &",
             "--out", "out", cwd=self.folder, env={"WEFT_TEST_ONE": "a\nb'c", "GTEST_TWO": "2", "OTHER": "3"})
@@ -53,32 +55,32 @@ class Commands(vmtest.Base):
         self.assertEqual(sorted(os.listdir(self.folder)), ["out", "seen"])
 
     def test_missing_command(self):
-        result = self.guest("--", "./no-such-command", status=127)
+        result = self.guest("--devices", 0, "--", "./no-such-command", status=127)
         self.assertIn("not found", result.stderr)
 
     def test_old_report_is_not_taken_for_a_new_one(self):
         report = self.folder / "report.xml"
         report.write_text("<old/>")
-        self.guest("--devices", 0, "--", "true", f"--gtest_output=xml:{report}")
+        self.guest("--", "true", f"--gtest_output=xml:{report}", status=77, env={"WEFT_TEST_NO_VM": "not now"})
         self.assertFalse(report.exists())
 
 
 class Ends(vmtest.Base):
     def test_timeout(self):
         begin = time.monotonic()
-        result = self.shell("echo begun; sleep 1000", "--timeout", 2, status=124)
+        result = self.shell("echo begun; sleep 1000", "--timeout", 2, "--devices", 0, status=124)
         self.assertEqual(result.stdout, "begun\n")
         self.assertIn("timed out: the command in the guest had not ended after 2 s", result.stderr)
-        self.assertLess(time.monotonic() - begin, 90)
+        self.assertLess(time.monotonic() - begin, 200)
 
     def test_panic(self):
-        result = self.shell("echo begun; " + SYSRQ.format("c"), status=123)
+        result = self.shell("echo begun; " + SYSRQ.format("c"), "--devices", 0, status=123)
         self.assertEqual(result.stdout, "begun\n")
         self.assertIn("the kernel of the guest panicked before its command had ended", result.stderr)
         self.assertIn("Kernel panic - not syncing: sysrq triggered crash", result.stderr)
 
     def test_switched_off(self):
-        result = self.shell(SYSRQ.format("o"), status=123)
+        result = self.shell(SYSRQ.format("o"), "--devices", 0, status=123)
         self.assertIn("the guest went down before its command had ended", result.stderr)
 
     def test_never_came_up(self):
@@ -87,14 +89,14 @@ class Ends(vmtest.Base):
 
     def test_killed_parent_leaves_nothing(self):
         for number in (signal.SIGKILL, signal.SIGTERM):
-            with subprocess.Popen([*vmtest.VM, "run", "--", "sh", "-c", "echo up; sleep 1000"], stdout=subprocess.PIPE,
-                                  text=True) as parent:
+            command = [*vmtest.VM, "run", "--devices", "0", "--", "sh", "-c", "echo up; sleep 1000"]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
                 self.assertEqual(parent.stdout.readline(), "up\n")
                 child = pathlib.Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
                 self.assertEqual(len(child), 1)
                 parent.send_signal(number)
-                parent.wait(30)
-            deadline = time.monotonic() + 30
+                parent.wait(60)
+            deadline = time.monotonic() + 60
             while os.path.exists(f"/proc/{child[0]}") and time.monotonic() < deadline:
                 time.sleep(0.05)
             self.assertFalse(os.path.exists(f"/proc/{child[0]}"))
@@ -142,7 +144,8 @@ class Images(unittest.TestCase):
             self.assertEqual(sorted(left), sorted(["lock", os.path.basename(printed[0])]))
 
     def test_reasons_to_skip(self):
-        for env, words in (({"PATH": "/nowhere"}, "qemu-system-x86_64 is not installed (Debian package qemu-system-x86)"),
+        no_qemu = "qemu-system-x86_64 is not installed (Debian package qemu-system-x86)"
+        for env, words in (({"PATH": "/nowhere"}, no_qemu),
                            ({"WEFT_TEST_NO_VM": "not today"}, "not today"),
                            ({"XDG_CACHE_HOME": "/proc/nowhere"}, "/proc/nowhere")):
             result = vmtest.run("run", "--", "true", env=env)

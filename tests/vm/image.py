@@ -18,7 +18,8 @@ GUEST = [HERE / "guest" / name for name in ("init", "rails")]
 MODULES = ["virtio_pci", "virtio_console", "qemu_fw_cfg", "9pnet_virtio", "9p", "overlay", "virtio_net", "veth",
            "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm", "sch_netem"]
 TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "busybox": "busybox-static", "cpio": "cpio", "depmod": "kmod",
-         "modprobe": "kmod", "ip": "iproute2", "rdma": "iproute2", "apt-get": "apt", "dpkg-deb": "dpkg"}
+         "modprobe": "kmod", "ip": "iproute2", "rdma": "iproute2", "apt-get": "apt", "apt-cache": "apt",
+         "dpkg-deb": "dpkg"}
 META_PACKAGE = "linux-image-amd64"
 DOWNLOAD_SECONDS = 240
 
@@ -77,7 +78,8 @@ def image(update=False):
 
 
 def download(folder):
-    found = re.search(r"Depends: (linux-image-\S+)", run(tool("apt-get").replace("apt-get", "apt-cache"), "depends", META_PACKAGE))
+    said = run(tool("apt-cache"), "depends", META_PACKAGE)
+    found = re.search(r"Depends: (linux-image-\S+)", said)
     if not found:
         raise Missing(f"apt-cache knows no kernel for {META_PACKAGE}")
     with scratch(folder) as part:
@@ -118,7 +120,7 @@ def built(folder, kernel):
 
 
 def unpacked(kernel):
-    """The kernel proper out of a bzImage. To unpack itself takes an emulated kernel longer than all the rest of booting."""
+    """The kernel proper out of a bzImage. Unpacking itself takes an emulated kernel longer than the rest of booting."""
     start = (kernel[0x1F1] + 1) * 512 + struct.unpack_from("<I", kernel, 0x248)[0]
     payload = kernel[start:start + struct.unpack_from("<I", kernel, 0x24C)[0]]
     return lzma.LZMADecompressor().decompress(payload) if payload.startswith(b"\xfd7zXZ") else kernel

@@ -17,10 +17,10 @@ TRY = "try() { for i in 1 2 3 4 5 6 7 8; do sleep 1; \"$@\" && return; done; ret
 class Soft(vmtest.Base):
     def test_one_guest(self):
         result = self.shell(
-            TRY + "ibv_rc_pingpong -d rxe0 -g 1 -n 200 >/dev/null & try ibv_rc_pingpong -d rxe0 -g 1 -n 200 localhost; wait $!;"
+            TRY + "ping='ibv_rc_pingpong -d rxe0 -g 1 -n 200'; $ping >/dev/null & try $ping localhost; wait $!;"
             "rping -s -a 192.168.70.1 -C 5 & try rping -c -a 192.168.70.1 -C 5; wait $!; echo rping works;"
-            "ib_write_bw -d rxe0 -x 1 -s 65536 -n 500 >/dev/null & try ib_write_bw -d rxe0 -x 1 -s 65536 -n 500 localhost;"
-            "wait $!", "--timeout", 120)
+            "write='ib_write_bw -d rxe0 -x 1 -s 65536 -n 500'; $write >/dev/null & try $write localhost; wait $!",
+            "--timeout", 120)
         self.assertRegex(result.stdout, r"200 iters in [\d.]+ seconds")
         self.assertIn("rping works", result.stdout)
         bandwidth = re.search(r"^ *65536 +500 +[\d.]+ +([\d.]+)", result.stdout, re.MULTILINE)

@@ -81,7 +81,8 @@ class Guest:
         arguments = [image.tool("qemu-system-x86_64"), *self.machine(options), *self.talk(job), *shares(options)]
         if link is not None:
             mac = f"52:54:00:00:80:0{number + 1}"
-            arguments += ["-netdev", f"socket,id=peer,fd={link}", "-device", f"virtio-net-pci,netdev=peer,mac={mac},romfile="]
+            arguments += ["-netdev", f"socket,id=peer,fd={link}",
+                          "-device", f"virtio-net-pci,netdev=peer,mac={mac},romfile="]
         errors, parent = self.receive(self.hear_errors), os.getpid()
 
         def die_with_parent():
@@ -95,9 +96,9 @@ class Guest:
             os.close(descriptor)
 
     def machine(self, options):
-        return ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", *accelerator(options), "-cpu", "max",
-                "-smp", str(options.cpus), "-m", str(options.memory), "-kernel", f"{options.image}/kernel",
-                "-initrd", f"{options.image}/initrd", "-append", KERNEL]
+        return ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", *accelerator(options),
+                "-cpu", "max", "-smp", str(options.cpus), "-m", str(options.memory),
+                "-kernel", f"{options.image}/kernel", "-initrd", f"{options.image}/initrd", "-append", KERNEL]
 
     def talk(self, job):
         """The job goes in by a file of the firmware, control both ways, the console and the outputs come out."""
@@ -108,7 +109,8 @@ class Guest:
         self.readers[self.socket.fileno()] = self.hear_control
         self.inherited.append(theirs.detach())
         arguments += ["-chardev", f"socket,id=control,fd={self.inherited[-1]}"]
-        for name, function in (("out", self.outputs[0].feed), ("err", self.outputs[1].feed), ("console", self.hear_console)):
+        for name, function in (("out", self.outputs[0].feed), ("err", self.outputs[1].feed),
+                               ("console", self.hear_console)):
             arguments += ["-chardev", f"file,id={name},path=/dev/fd/{self.receive(function)}"]
         for number, name in enumerate(("control", "out", "err"), 1):
             arguments += ["-device", f"virtserialport,nr={number},chardev={name}"]
