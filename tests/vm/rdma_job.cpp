@@ -1,6 +1,7 @@
 // A rank of a job in a guest with two rails, started by weft-run.
 //
 //   rdma-job faults COUNT SEED   all-reduces, while rank 0 takes rails away and gives them back; every sum is checked
+//   rdma-job links COUNT SEED    the same, but no device is deleted
 //   rdma-job last                the same, until the last rail goes: every rank gets the error
 //   rdma-job abort               a buffer that is unmapped and mapped again right after weftCommAbort stays as it is,
 //                                though a peer was stopped in the midst of writing to it
@@ -71,7 +72,8 @@ double since(Clock::time_point begin) {
 // Takes one of two rails away and gives it back, again and again, at random times.
 class Faults {
  public:
-  Faults(int count, unsigned seed) : random_(seed), thread_([this, count] { run(count); }) {}
+  Faults(int count, unsigned seed, bool deletions)
+      : random_(seed), deletions_(deletions), thread_([this, count] { run(count); }) {}
   ~Faults() { thread_.join(); }
   std::atomic<bool> over{false};
 
@@ -123,7 +125,8 @@ class Faults {
   // The moment at which the rail was given back.
   Clock::time_point fault() {
     const std::string number = std::to_string(random_() % 2);
-    const unsigned kind = random_() % 3;
+    unsigned kind = random_() % 3;
+    if (kind == 1 && !deletions_) kind = 0;
     ++kinds_[kind];
     switch (kind) {
       case 0:
@@ -148,6 +151,7 @@ class Faults {
   }
 
   std::mt19937 random_;
+  bool deletions_;
   std::mutex mutex_;
   Clock::time_point last_{}, down_{};
   double longest_ = 0;
@@ -181,9 +185,9 @@ weftResult_t sums(Faults* faults) {
   }
 }
 
-void faults(int count, unsigned seed) {
+void faults(int count, unsigned seed, bool deletions) {
   if (rank == 0) {
-    Faults faults(count, seed);
+    Faults faults(count, seed, deletions);
     check(sums(&faults), "weftAllReduce");
     faults.report();
   } else {
@@ -224,6 +228,7 @@ void abort_and_reuse() {
   weftStream_t stream;
   check(weftStreamCreate(&stream), "weftStreamCreate");
   weftStats_t before{}, now{};
+  before.size = now.size = sizeof(weftStats_t);
   check(weftCommGetStats(comm, &before), "weftCommGetStats");
   check(weftAllReduce(buffer, buffer, kBytes / 4, weftInt32, weftSum, comm, stream), "weftAllReduce");
   if (rank != 0) {
@@ -285,8 +290,8 @@ int main(int argc, char** argv) {
   if (weftCommInitEnv(&comm, nullptr) != weftSuccess) give_up(weftGetLastError(nullptr));
   check(weftCommUserRank(comm, &rank), "weftCommUserRank");
   check(weftCommCount(comm, &size), "weftCommCount");
-  if (what == "faults" && argc == 4) {
-    faults(std::atoi(argv[2]), static_cast<unsigned>(std::atoi(argv[3])));
+  if ((what == "faults" || what == "links") && argc == 4) {
+    faults(std::atoi(argv[2]), static_cast<unsigned>(std::atoi(argv[3])), what == "faults");
   } else if (what == "last") {
     last();
   } else if (what == "abort") {
@@ -296,7 +301,7 @@ int main(int argc, char** argv) {
   } else if (what == "rails") {
     rails();
   } else {
-    give_up("usage: rdma-job faults COUNT SEED | last | abort | remap | rails");
+    give_up("usage: rdma-job faults COUNT SEED | links COUNT SEED | last | abort | remap | rails");
   }
   std::fflush(stdout);
   weftCommDestroy(comm);
