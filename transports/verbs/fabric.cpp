@@ -247,9 +247,14 @@ bool Fabric::poll() {
   for (Rail& rail : rails_) {
     if (rail.completions != nullptr) moved |= poll(rail);
   }
-  if (!moved) return false;
-  refill();
-  return true;
+  // Buffers go back when there is nothing else to do, or they become few: not between a message and its answer.
+  if (!moved || scarce()) refill();
+  return moved;
+}
+
+bool Fabric::scarce() const {
+  return std::any_of(rails_.begin(), rails_.end(),
+                     [](const Rail& rail) { return rail.returned.size() > rail.depth / 4; });
 }
 
 bool Fabric::poll(Rail& rail) {

@@ -120,6 +120,7 @@ class Fabric {
   void set_up(size_t index, bool up);
   void look_at(size_t index);
   bool poll(Rail& rail);
+  bool scarce() const;
   void handle(Rail& rail, const ibv_wc& completion);
 
   TransportContext context_;
