@@ -19,7 +19,7 @@ struct Setting {
 };
 constexpr Setting kSettings[] = {
     // Or else no shared memory, and no process_vm_readv, for endpoints that may be closed by force. (UCX does not take
-    // back what it has told a peer of our memory; UcxWire::fetched() sees to that.)
+    // back what it has told a peer of our memory; UcxWire::accept_landed() sees to that.)
     {"UCX_MM_ERROR_HANDLING", "MM_ERROR_HANDLING", "y"},
     {"UCX_CMA_MEMORY_INVALIDATE", "MEMORY_INVALIDATE", "y"},
     // A peer's death is seen at once on the wire's own connection.

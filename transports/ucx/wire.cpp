@@ -15,6 +15,8 @@ using std::chrono::milliseconds;
 
 // Calls of progress() between two looks at the notes.
 constexpr uint32_t kLookEvery = 64;
+// Messages that wait for such a look at most, while more are coming.
+constexpr size_t kMostLanded = 4;
 // Of a waiter, about a millisecond each.
 constexpr uint32_t kTicksAlone = 200;
 constexpr milliseconds kFlushTime{1000}, kIdleTime{100}, kCancelTime{5000};
@@ -141,7 +143,8 @@ void UcxWire::sent(Operation& operation, ucs_status_t status) {
 
 bool UcxWire::progress() {
   if (requests_ == 0 || !usable()) return false;
-  worker_->progress();
+  const bool more = worker_->progress();
+  if (!landed_.empty() && (!more || landed_.size() >= kMostLanded)) accept_landed();
   if (!connected() || ++calls_ % kLookEvery == 0) look();
   check_peer();
   return std::exchange(moved_, false);
@@ -156,14 +159,14 @@ void UcxWire::check_peer() {
 }
 
 bool UcxWire::arm() {
-  if (look() || !worker_->arm()) return false;
+  if (accept_landed() || look() || !worker_->arm() || accept_landed()) return false;
   check_peer();
   return error_.kind == WireError::Kind::none;
 }
 
 void UcxWire::tick() {
   if (dead_) return;
-  look();
+  if (!accept_landed()) look();
   if (requests_ == 0) worker_->progress();
   check_peer();
   // What the peer has taken, or had sent, is complete here soon after, but not at once.
@@ -189,7 +192,7 @@ void UcxWire::early(std::vector<MessageId>* ids) const {
 //   communicator that it belongs to is cancelled as a whole anyhow.
 // - A peer on the same host may read our memory with process_vm_readv later, and have whatever is there by then. It
 // finds
-//   out before it calls the message received, since our connection is closed first: see fetched().
+//   out before it calls the message received, since our connection is closed first: see accept_landed().
 // UCX_RNDV_SCHEME=put_zcopy with cma, which nobody has reason to ask for, is not covered.
 void UcxWire::cancel() {
   if (cancelled_) return;
@@ -202,6 +205,8 @@ void UcxWire::cancel() {
     if (early.descriptor != nullptr) worker_->ucp().ucp_am_data_release(worker_->handle(), early.descriptor);
   });
   if (endpoint_ != nullptr && operations_ > 0) worker_->close(*endpoint_);
+  for (Operation* operation : landed_) worker_->give_back(*operation);
+  landed_.clear();
   const Deadline last = Deadline::after(kCancelTime);
   for (Deadline idle = last.within(kIdleTime); operations_ > 0 && !worker_->stopped();) {
     if (worker_->progress()) {

@@ -64,6 +64,7 @@ class UcxWire : public Wire {
   void sent(Operation& operation, ucs_status_t status);
   void fetch(RecvRequest& request, void* descriptor);
   void fetched(Operation& operation, ucs_status_t status);
+  bool accept_landed();
   void take(RecvRequest& request, const void* data, size_t length);
   void arrived(RecvRequest& request);
   void start_waiting();
@@ -90,6 +91,7 @@ class UcxWire : public Wire {
   Queue<SendRequest*> unconnected_;
   Table<RecvRequest> posted_;
   EarlyStore early_;
+  std::vector<Operation*> landed_;  // rendezvous that are here, but not looked at the peer since
 
   uint64_t eager_sent_ = 0, eager_confirmed_ = 0;                    // towards the peer's window
   uint64_t eager_taken_ = 0, eager_told_ = 0;                        // of ours

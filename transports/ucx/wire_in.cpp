@@ -107,22 +107,36 @@ void UcxWire::on_fetched(void* request, ucs_status_t status, size_t /*length*/, 
   }
 }
 
-// What was read from a peer's memory is its message only if the peer had not given that up meanwhile: it closes its
-// connection before it lets go of the memory.
 void UcxWire::fetched(Operation& operation, ucs_status_t status) {
   --operations_;
-  if (!cancelled_) {
-    moved_ = true;
-    look();
-    if (status != UCS_OK) lost(status);
+  if (cancelled_) return worker_->give_back(operation);
+  moved_ = true;
+  if (status != UCS_OK) {
+    lost(status);
+    worker_->give_back(operation);
+  } else {
+    landed_.push_back(&operation);
   }
-  if (!dead_ && (left_ || !control_.ended())) {
-    RecvRequest& request = *operation.recv;
-    ++messages_in_;
-    if (operation.scratch.data != nullptr) request.sink.consume(0, operation.scratch.data.get(), request.sink.bytes);
-    arrived(request);
+}
+
+// What was read from a peer's memory is its message only if the peer had not given that up meanwhile: it closes its
+// connection before it lets go of the memory. One look, a system call, is enough for all that were read before it.
+bool UcxWire::accept_landed() {
+  if (landed_.empty()) return false;
+  look();
+  const bool good = !dead_ && (left_ || !control_.ended());
+  for (Operation* operation : landed_) {
+    if (good) {
+      RecvRequest& request = *operation->recv;
+      const Scratch& scratch = operation->scratch;
+      if (scratch.data != nullptr) request.sink.consume(0, scratch.data.get(), request.sink.bytes);
+      ++messages_in_;
+      arrived(request);
+    }
+    worker_->give_back(*operation);
   }
-  worker_->give_back(operation);
+  landed_.clear();
+  return true;
 }
 
 void UcxWire::arrived(RecvRequest& request) {
