@@ -21,7 +21,6 @@ namespace weft {
 namespace {
 
 constexpr uint32_t kInFlight = 16;
-constexpr size_t kPage = 2 << 20;
 
 struct Board {
   std::atomic<uint32_t> bytes[2];
@@ -30,28 +29,32 @@ struct Board {
 
 double now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
+// Stays until the program ends.
+std::byte* pages(size_t bytes) {
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) std::abort();
+  return static_cast<std::byte*>(memory);
+}
+
 class End {
  public:
-  // Where the system has large pages for it, as ucx_perftest's: half of the time of a short process_vm_readv goes by
-  // pages.
-  End(Transport& transport, Wire& wire, size_t bytes) : transport_(transport), wire_(wire) {
-    const size_t whole = (bytes + kPage - 1) / kPage * kPage;
-    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, whole)));
-    ::madvise(memory_.get(), whole, MADV_HUGEPAGE);
-    std::memset(memory_.get(), 1, whole);
-    piece_ = {memory_.get(), bytes};
+  // Memory as ucx_perftest's, since half of the time of a short process_vm_readv goes by pages: what is sent was never
+  // written.
+  End(Transport& transport, Wire& wire, size_t bytes)
+      : transport_(transport), wire_(wire), out_{pages(bytes), bytes}, in_{pages(bytes), bytes} {
+    std::memset(in_.data, 1, bytes);
   }
   void send(uint32_t count) {
     stream(sends_, count, [&](SendRequest& request, size_t bytes) {
       request.id = {sent_++, 0, 1};
-      request.source = {&piece_, 1, bytes};
+      request.source = {&out_, 1, bytes};
       wire_.send(request);
     });
   }
   void receive(uint32_t count) {
     stream(receives_, count, [&](RecvRequest& request, size_t bytes) {
       request.id = {received_++, 0, 1};
-      request.sink = {.dst = &piece_, .count = 1, .bytes = bytes};
+      request.sink = {.dst = &in_, .count = 1, .bytes = bytes};
       wire_.recv(request);
     });
   }
@@ -70,14 +73,13 @@ class End {
           std::_Exit(1);
         }
       }
-      if (i < count) begin(request, piece_.bytes);
+      if (i < count) begin(request, in_.bytes);
     }
   }
 
   Transport& transport_;
   Wire& wire_;
-  std::unique_ptr<std::byte, decltype(&std::free)> memory_{nullptr, &std::free};
-  Piece piece_;
+  Piece out_, in_;
   SendRequest sends_[kInFlight];
   RecvRequest receives_[kInFlight];
   uint32_t sent_ = 0, received_ = 0;
