@@ -152,12 +152,9 @@ void attach(const ModuleHost& host) { log_redirect(host.log); }
 }  // namespace
 }  // namespace weft
 
-#define WEFT_TEXT_(x) #x
-#define WEFT_TEXT(x) WEFT_TEXT_(x)
-
 extern "C" __attribute__((visibility("default"))) const weft::TransportModule weft_transport_module;
 const weft::TransportModule weft_transport_module = {
-    .version = WEFT_TEXT(WEFT_MAJOR) "." WEFT_TEXT(WEFT_MINOR) "." WEFT_TEXT(WEFT_PATCH),
+    .version = WEFT_VERSION_TEXT,
     .attach = weft::attach,
     .create = weft::create,
     .devices = weft::devices,
