@@ -10,6 +10,7 @@
 
 #include "log/log.hpp"
 #include "memory/regions.hpp"
+#include "transports/module_abi.hpp"
 #include "transports/transport.hpp"
 #include "weft/weft.h"
 
@@ -25,9 +26,7 @@ struct ModuleHost {
 };
 
 struct TransportModule {
-  static constexpr uint32_t kAbi = 1;  // changes with anything in transport.hpp
-
-  uint32_t abi = kAbi;
+  uint32_t abi = kModuleAbi;  // differs as soon as anything that both sides see does
   const char* version = nullptr;  // of the Weft that it was built with
   // Once, before anything else.
   void (*attach)(const ModuleHost& host) = nullptr;
