@@ -39,8 +39,7 @@ Result<const TransportModule*> load(const std::string& name) {
     void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) return error(weftSystemError, "{}", ::dlerror());
     const auto* module = static_cast<const TransportModule*>(::dlsym(handle, kModuleSymbol));
-    if (module == nullptr || module->abi != kModuleAbi ||
-        std::string_view(module->version) != WEFT_VERSION_TEXT) {
+    if (module == nullptr || module->abi != kModuleAbi || std::string_view(module->version) != WEFT_VERSION_TEXT) {
       ::dlclose(handle);
       return error(weftSystemError, "{} was not built with this Weft ({})", path, WEFT_VERSION_TEXT);
     }

@@ -26,7 +26,7 @@ struct ModuleHost {
 };
 
 struct TransportModule {
-  uint32_t abi = kModuleAbi;  // differs as soon as anything that both sides see does
+  uint32_t abi = kModuleAbi;      // differs as soon as anything that both sides see does
   const char* version = nullptr;  // of the Weft that it was built with
   // Once, before anything else.
   void (*attach)(const ModuleHost& host) = nullptr;

@@ -205,7 +205,8 @@ struct RailCounters {
   std::string name;
   bool up = true;
   uint64_t bytes_sent = 0, bytes_received = 0;
-  uint64_t failures = 0;  // times that it went down
+  uint64_t failures = 0;     // times that it went down
+  uint64_t connections = 0;  // to peers, that are up
 };
 
 // One communicator's view of the process, for its transports. Outlives them.

@@ -204,8 +204,8 @@ WEFT_API weftResult_t weftMemAlloc(void** ptr, size_t size);
 /* ptr is from weftMemAlloc, or NULL, and no call that uses it is under way. Peers unmap it in their own time. */
 WEFT_API weftResult_t weftMemFree(void* ptr);
 /* Local. Makes memory known to devices that must register what they read and write (verbs), until weftCommDeregister;
- * weftSystemError names the limit that is in the way. Without it that happens at the first use, and is remembered for as
- * long as the memory is mapped. With other transports it checks the arguments and hands out a handle. Memory may be
+ * weftSystemError names the limit that is in the way. Without it that happens at the first use, and is remembered for
+ * as long as the memory is mapped. With other transports it checks the arguments and hands out a handle. Memory may be
  * freed first, but what is registered keeps its pages until then. */
 WEFT_API weftResult_t weftCommRegister(const weftComm_t comm, void* buff, size_t size, void** handle);
 /* weftInvalidArgument where handle is not one of comm's, or no longer. */

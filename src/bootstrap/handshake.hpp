@@ -24,7 +24,7 @@ namespace weft {
 using Secret = std::array<uint8_t, 16>;
 
 struct Hello {
-  uint8_t purpose = 0;  // 'b' bootstrap, 't' tcp stream, 's' shm
+  uint8_t purpose = 0;  // 'b' bootstrap, 's' shm, 't' tcp stream, 'u' ucx, 'v' verbs
   uint64_t group = 0;   // the communicator: a connection for another one is refused
   int32_t from = 0, to = 0;
   uint32_t channel = 0;  // e.g. which of several streams

@@ -156,8 +156,8 @@ CommCounters Comm::counters() const {
   }
   for (const auto& transport : transports_) {
     for (const RailCounters& rail : transport->rails()) {
-      counters.rails.push_back(
-          {std::string(transport->name()), rail.name, rail.up, rail.bytes_sent, rail.bytes_received, rail.failures});
+      counters.rails.push_back({std::string(transport->name()), rail.name, rail.up, rail.bytes_sent,
+                                rail.bytes_received, rail.failures, rail.connections});
     }
   }
   return counters;

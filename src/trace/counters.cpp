@@ -88,6 +88,8 @@ std::string counters_prometheus(const CommCounters& counters, const std::vector<
     for (const RailCount& rail : counters.rails) out.sample(rail.*family.member, rail_labels(rail));
   }
   if (!counters.rails.empty()) {
+    out.family("weft_rail_connections", "gauge", "Connections to peers over a device.");
+    for (const RailCount& rail : counters.rails) out.sample(rail.connections, rail_labels(rail));
     out.family("weft_rail_up", "gauge", "Whether a device is usable.");
     for (const RailCount& rail : counters.rails) out.sample(rail.up ? 1 : 0, rail_labels(rail));
   }

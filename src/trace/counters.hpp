@@ -19,7 +19,7 @@ struct WireCounters {
 struct RailCount {
   std::string transport, name;
   bool up = true;
-  uint64_t bytes_sent = 0, bytes_received = 0, failures = 0;
+  uint64_t bytes_sent = 0, bytes_received = 0, failures = 0, connections = 0;
 };
 
 struct CommCounters {

@@ -65,7 +65,8 @@ std::string counters_json(const CommCounters& counters, const std::vector<OpSnap
                      {"up", rail.up},
                      {"bytes_sent", rail.bytes_sent},
                      {"bytes_received", rail.bytes_received},
-                     {"failures", rail.failures}});
+                     {"failures", rail.failures},
+                     {"connections", rail.connections}});
   }
   const nlohmann::json all = {{"job", counters.job},
                               {"label", counters.label},

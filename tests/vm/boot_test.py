@@ -29,6 +29,7 @@ class Commands(vmtest.Base):
         result = self.guest("--devices", 0, "--", "sh", "-c", script, "sh", "out, it's $HOME", "err", status=7)
         self.assertEqual((result.stdout, result.stderr), ("to out, it's $HOME\nno end", "to err\n"))
 
+    @vmtest.full
     def test_bytes(self):
         code = r"import os; [os.write(1, bytes(range(256)) * 256) for i in range(16)]; os.write(2, b'\1\r\0\1weft-vm')"
         result = subprocess.run([*vmtest.VM, "run", "--devices", "0", "--", "python3", "-c", code],
@@ -37,6 +38,7 @@ class Commands(vmtest.Base):
         self.assertEqual(result.stdout, bytes(range(256)) * 256 * 16)
         self.assertEqual(result.stderr, b"\1\r\0\1weft-vm")
 
+    @vmtest.full
     def test_surroundings(self):
         """Variables, working folder, what can be written to, and a process that stays behind."""
         (self.folder / "out").mkdir()
@@ -58,6 +60,7 @@ class Commands(vmtest.Base):
         result = self.guest("--devices", 0, "--", "./no-such-command", status=127)
         self.assertIn("not found", result.stderr)
 
+    @vmtest.full
     def test_old_report_is_not_taken_for_a_new_one(self):
         report = self.folder / "report.xml"
         report.write_text("<old/>")
@@ -73,16 +76,19 @@ class Ends(vmtest.Base):
         self.assertIn("timed out: the command in the guest had not ended after 2 s", result.stderr)
         self.assertLess(time.monotonic() - begin, 200)
 
+    @vmtest.full
     def test_panic(self):
         result = self.shell("echo begun; " + SYSRQ.format("c"), "--devices", 0, status=123)
         self.assertEqual(result.stdout, "begun\n")
         self.assertIn("the kernel of the guest panicked before its command had ended", result.stderr)
         self.assertIn("Kernel panic - not syncing: sysrq triggered crash", result.stderr)
 
+    @vmtest.full
     def test_switched_off(self):
         result = self.shell(SYSRQ.format("o"), "--devices", 0, status=123)
         self.assertIn("the guest went down before its command had ended", result.stderr)
 
+    @vmtest.full
     def test_never_came_up(self):
         result = self.guest("--boot-timeout", 0.5, "--", "true", status=125)
         self.assertIn("the guest did not come up within 0.5 s", result.stderr)
@@ -112,12 +118,14 @@ class Rails(vmtest.Base):
         self.assertIn("\n9000\n", shown)
         self.assertEqual(shown.count("active_mtu:\t\t4096 (5)"), 2)
 
+    @vmtest.full
     def test_no_device(self):
         result = self.shell("rdma link; ls /dev/infiniband/uverbs*; ip -br link", "--devices", 0)
         self.assertNotIn("rxe", result.stdout)
         self.assertNotIn("uverbs0", result.stdout)
         self.assertRegex(result.stdout, r"^lo\s+UNKNOWN.*\s*$")
 
+    @vmtest.full
     def test_two_guests(self):
         """Both run the command at once, know each other, and stay up for each other; the larger status counts."""
         result = self.shell("rdma link | grep -c ACTIVE; hostname; echo I am $WEFT_TEST_VM_SELF;"
@@ -129,6 +137,7 @@ class Rails(vmtest.Base):
 
 
 class Images(unittest.TestCase):
+    @vmtest.full
     def test_two_builds_at_once(self):
         cache = pathlib.Path(vmtest.run("build").stdout.strip()).parent
         with tempfile.TemporaryDirectory(dir=cache.parent) as folder:

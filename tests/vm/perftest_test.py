@@ -36,6 +36,9 @@ class Soft(vmtest.Base):
 
 
 if __name__ == "__main__":
+    if not vmtest.FULL:
+        print("others' programs: only with WEFT_TEST_FULL (tools/check --full)")
+        sys.exit(77)
     for program, package in PROGRAMS.items():
         if not shutil.which(program):
             print(f"{program} is not installed (Debian package {package})")

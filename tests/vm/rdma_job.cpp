@@ -1,7 +1,7 @@
 // A rank of a job in a guest with two rails, started by weft-run.
 //
 //   rdma-job faults COUNT SEED   all-reduces, while rank 0 takes rails away and gives them back; every sum is checked
-//   rdma-job links COUNT SEED    the same, but no device is deleted
+//   rdma-job one                 the same, and one link goes for good
 //   rdma-job last                the same, until the last rail goes: every rank gets the error
 //   rdma-job abort               a buffer that is unmapped and mapped again right after weftCommAbort stays as it is,
 //                                though a peer was stopped in the midst of writing to it
@@ -54,9 +54,12 @@ nlohmann::json dump() {
   return nlohmann::json::parse(text.c_str());
 }
 
-bool all_rails_up() {
-  const auto rails = dump()["rails"];
-  return std::all_of(rails.begin(), rails.end(), [](const auto& rail) { return rail["up"].template get<bool>(); });
+// Over all rails of this rank.
+int connections() {
+  int sum = 0;
+  const nlohmann::json all = dump();
+  for (const auto& rail : all["rails"]) sum += rail["connections"].get<int>();
+  return sum;
 }
 
 double percentile(std::vector<double> values, double part) {
@@ -72,10 +75,10 @@ double since(Clock::time_point begin) {
 // Takes one of two rails away and gives it back, again and again, at random times.
 class Faults {
  public:
-  Faults(int count, unsigned seed, bool deletions)
-      : random_(seed), deletions_(deletions), thread_([this, count] { run(count); }) {}
+  Faults(int count, unsigned seed) : random_(seed), thread_([this, count] { run(count); }) {}
   ~Faults() { thread_.join(); }
   std::atomic<bool> over{false};
+  std::atomic<int> connections{0};  // of all ranks, at the last all-reduce
 
   // An all-reduce is done.
   void progressed() {
@@ -90,7 +93,7 @@ class Faults {
     std::printf("faults %zu (links %d, deletions %d, flaps %d)\n", stalls_.size(), kinds_[0], kinds_[1], kinds_[2]);
     std::printf("longest wait for an all-reduce around a fault: p50 %.1f ms, p99 %.1f ms\n", percentile(stalls_, 0.5),
                 percentile(stalls_, 0.99));
-    std::printf("until the rail was used again after it came back: p50 %.1f ms, p99 %.1f ms\n",
+    std::printf("until all ranks were connected over the rail after it came back: p50 %.1f ms, p99 %.1f ms\n",
                 percentile(returns_, 0.5), percentile(returns_, 0.99));
   }
 
@@ -98,7 +101,10 @@ class Faults {
   void pause(unsigned most_ms) { std::this_thread::sleep_for(milliseconds(random_() % most_ms)); }
 
   void run(int count) {
-    while (!all_rails_up()) std::this_thread::sleep_for(milliseconds(1));
+    const int all = 2 * size * (size - 1);  // two rails
+    for (const auto begin = Clock::now(); connections != all; std::this_thread::sleep_for(milliseconds(1))) {
+      if (since(begin) > 20000) give_up("there are " + std::to_string(connections) + " connections");
+    }
     for (int i = 0; i < count; ++i) {
       pause(100);
       {
@@ -107,8 +113,10 @@ class Faults {
         longest_ = 0;
       }
       const Clock::time_point back = fault();
-      while (!all_rails_up()) {
-        if (since(back) > 20000) give_up("a rail does not come back");
+      while (connections != all) {
+        if (since(back) > 20000)
+          give_up("a rail does not come back: " + std::to_string(connections) + " of " + std::to_string(all) +
+                  " connections");
         std::this_thread::sleep_for(milliseconds(1));
       }
       returns_.push_back(since(back));
@@ -125,8 +133,7 @@ class Faults {
   // The moment at which the rail was given back.
   Clock::time_point fault() {
     const std::string number = std::to_string(random_() % 2);
-    unsigned kind = random_() % 3;
-    if (kind == 1 && !deletions_) kind = 0;
+    const unsigned kind = random_() % 3;
     ++kinds_[kind];
     switch (kind) {
       case 0:
@@ -151,7 +158,6 @@ class Faults {
   }
 
   std::mt19937 random_;
-  bool deletions_;
   std::mutex mutex_;
   Clock::time_point last_{}, down_{};
   double longest_ = 0;
@@ -160,18 +166,20 @@ class Faults {
   std::thread thread_;
 };
 
-// All-reduces of changing sizes until rank 0 says that it is enough, by the last element. What every rank puts in
+// All-reduces of changing sizes until rank 0 says that it is enough, by an element behind the others; one more counts
+// connections. What every rank puts in
 // depends on rank, round and place; the sums are known.
-weftResult_t sums(Faults* faults) {
+weftResult_t sums(Faults* faults, const std::atomic<bool>* over = nullptr) {
   std::mt19937 random(17);
   std::vector<int32_t> in, out;
   for (int round = 0;; ++round) {
     const size_t count = 1 + random() % 200000;
-    in.resize(count + 1);
-    out.assign(count + 1, -1);
+    in.resize(count + 2);
+    out.assign(count + 2, -1);
     for (size_t i = 0; i < count; ++i) in[i] = (rank + 1) * (round % 1000 + static_cast<int>(i % 7919));
-    in[count] = faults != nullptr && faults->over ? 1 : 0;
-    const weftResult_t code = weftAllReduce(in.data(), out.data(), count + 1, weftInt32, weftSum, comm, nullptr);
+    in[count] = over != nullptr && *over ? 1 : 0;
+    in[count + 1] = connections();
+    const weftResult_t code = weftAllReduce(in.data(), out.data(), count + 2, weftInt32, weftSum, comm, nullptr);
     if (code != weftSuccess) return code;
     const int ranks = size * (size + 1) / 2;
     for (size_t i = 0; i < count; ++i) {
@@ -180,19 +188,52 @@ weftResult_t sums(Faults* faults) {
                 " is wrong");
       }
     }
-    if (faults != nullptr) faults->progressed();
+    if (faults != nullptr) {
+      faults->connections = out[count + 1];
+      faults->progressed();
+    }
     if (out[count] != 0) return weftSuccess;
   }
 }
 
-void faults(int count, unsigned seed, bool deletions) {
+// Every rank is connected with every other one from here on.
+void meet_all() {
+  std::vector<int32_t> out(static_cast<size_t>(size), rank), in(static_cast<size_t>(size));
+  check(weftGroupStart(), "weftGroupStart");
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank) continue;
+    check(weftSend(&out[static_cast<size_t>(peer)], 1, weftInt32, peer, comm, nullptr), "weftSend");
+    check(weftRecv(&in[static_cast<size_t>(peer)], 1, weftInt32, peer, comm, nullptr), "weftRecv");
+  }
+  check(weftGroupEnd(), "weftGroupEnd");
+}
+
+void faults(int count, unsigned seed) {
+  meet_all();
   if (rank == 0) {
-    Faults faults(count, seed, deletions);
-    check(sums(&faults), "weftAllReduce");
+    Faults faults(count, seed);
+    check(sums(&faults, &faults.over), "weftAllReduce");
     faults.report();
   } else {
     check(sums(nullptr), "weftAllReduce");
   }
+}
+
+void one() {
+  meet_all();
+  std::atomic<bool> over{false};
+  std::thread thief;
+  if (rank == 0) {
+    thief = std::thread([&over] {
+      std::this_thread::sleep_for(milliseconds(300));
+      command("ip link set a1 down");
+      std::this_thread::sleep_for(milliseconds(1500));
+      over = true;
+    });
+  }
+  check(sums(nullptr, &over), "weftAllReduce");
+  if (thief.joinable()) thief.join();
+  std::printf("rank %d: right, with %d connections\n", rank, connections());
 }
 
 void last() {
@@ -290,8 +331,10 @@ int main(int argc, char** argv) {
   if (weftCommInitEnv(&comm, nullptr) != weftSuccess) give_up(weftGetLastError(nullptr));
   check(weftCommUserRank(comm, &rank), "weftCommUserRank");
   check(weftCommCount(comm, &size), "weftCommCount");
-  if ((what == "faults" || what == "links") && argc == 4) {
-    faults(std::atoi(argv[2]), static_cast<unsigned>(std::atoi(argv[3])), what == "faults");
+  if (what == "faults" && argc == 4) {
+    faults(std::atoi(argv[2]), static_cast<unsigned>(std::atoi(argv[3])));
+  } else if (what == "one") {
+    one();
   } else if (what == "last") {
     last();
   } else if (what == "abort") {
@@ -301,7 +344,7 @@ int main(int argc, char** argv) {
   } else if (what == "rails") {
     rails();
   } else {
-    give_up("usage: rdma-job faults COUNT SEED | links COUNT SEED | last | abort | remap | rails");
+    give_up("usage: rdma-job faults COUNT SEED | one | last | abort | remap | rails");
   }
   std::fflush(stdout);
   weftCommDestroy(comm);

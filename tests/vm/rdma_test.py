@@ -4,14 +4,12 @@ guest run in it one after the other: each has a test that looks at how it went.
 usage: rdma_test.py BUILD_FOLDER [TEST...]
 """
 import json
-import os
 import pathlib
 import re
 import sys
 
 import vmtest
 
-FULL = "WEFT_TEST_FULL" in os.environ
 build = pathlib.Path(sys.argv.pop(1)).resolve()
 RUN = f"{build}/tools/weft-run/weft-run --timeout 400"
 JOB = f"{build}/tests/vm/rdma-job"
@@ -30,9 +28,10 @@ JOBS = {
     "locked_memory_is_limited": f"chmod 666 /dev/infiniband/*; ulimit -l 64; WEFT_TRANSPORT=verbs,tcp WEFT_DEBUG=warn "
                                 f"{NOBODY} {RUN} -n 2 {SUMS}",
     "a_device_cannot_be_opened": f"chmod 600 /dev/infiniband/uverbs0; {NOBODY} {build}/tools/weft-info/weft-info",
-    "rails_are_lost_and_come_back": f"{RUN} -n 4 {JOB} faults {100 if FULL else 10} 7",
-    "links_are_lost_with_the_connection_manager": f"WEFT_VERBS_CONNECT=rdmacm {RUN} -n 2 {JOB} links 4 3",
-    "the_last_rail_is_lost": f"{RUN} -n 4 {JOB} last",
+    "rails_are_lost_and_come_back": f"{RUN} -n 4 {JOB} faults {100 if vmtest.FULL else 10} 7",
+    # A link only, and for good: soft-RoCE's own queue pair, which the connection manager needs, does not survive that.
+    "a_link_is_lost_with_the_connection_manager": f"WEFT_VERBS_CONNECT=rdmacm {RUN} -n 2 {JOB} one",
+    "the_last_rail_is_lost": f"ip link set a1 up; sleep 1; {RUN} -n 4 {JOB} last",
 }
 
 
@@ -94,8 +93,9 @@ class OneGuest(vmtest.Base):
         print(f"\n{output}", file=sys.stderr)
         self.assertRegex(output, r"faults \d+")
 
-    def test_links_are_lost_with_the_connection_manager(self):
-        self.assertRegex(self.went("links_are_lost_with_the_connection_manager"), r"faults \d+")
+    def test_a_link_is_lost_with_the_connection_manager(self):
+        output = self.went("a_link_is_lost_with_the_connection_manager")
+        self.assertEqual(output.count("right, with 1 connections"), 2, output)
 
     def test_the_last_rail_is_lost(self):
         output = self.went("the_last_rail_is_lost")

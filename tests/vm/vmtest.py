@@ -14,6 +14,10 @@ def run(*arguments, env=None, timeout=400, **options):
                           env={**os.environ, **(env or {})}, **options)
 
 
+FULL = "WEFT_TEST_FULL" in os.environ
+full = unittest.skipUnless(FULL, "only with WEFT_TEST_FULL (tools/check --full)")
+
+
 class Base(unittest.TestCase):
     def guest(self, *arguments, status=0, **options):
         """vm run: its result, which has this status."""

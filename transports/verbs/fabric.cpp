@@ -167,8 +167,8 @@ std::vector<RailCounters> Fabric::counters() const {
   std::vector<RailCounters> list;
   for (size_t i = 0; i < names_.size(); ++i) {
     const RailStats& stats = stats_[i];
-    list.push_back(
-        {names_[i], stats.up.load(std::memory_order_relaxed), stats.bytes_sent, stats.bytes_received, stats.failures});
+    list.push_back({names_[i], stats.up.load(std::memory_order_relaxed), stats.bytes_sent, stats.bytes_received,
+                    stats.failures, stats.connections.load(std::memory_order_relaxed)});
   }
   return list;
 }

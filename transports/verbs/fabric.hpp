@@ -68,6 +68,7 @@ struct Rail {
 // What others may read of a rail at any time.
 struct RailStats {
   std::atomic<bool> up{false};
+  std::atomic<uint64_t> connections{0};
   Counter bytes_sent, bytes_received, failures;
 };
 

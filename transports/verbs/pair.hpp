@@ -67,6 +67,7 @@ struct Pair {
   std::vector<Limbo> limbo;
   std::string trouble;
   Clock::time_point retry_at{};
+  Clock::time_point begun_at{};  // connecting, both ends having their queue pairs
 
   bool living() const { return state == State::connecting || state == State::up; }
 };

@@ -13,6 +13,7 @@ using std::chrono::milliseconds;
 
 // All pairs are down: time for one to come back, or for the peer's end to be noticed, which would be the cause.
 constexpr milliseconds kStranded{500};
+constexpr milliseconds kConnect{5000};
 constexpr milliseconds kPause{20};  // before the next life of a pair
 constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 
@@ -215,6 +216,7 @@ Status VerbsWire::start(Pair& pair) {
 // Both have their queue pairs.
 void VerbsWire::connect(Pair& pair) {
   const UpNote& up = *pair.their_up;
+  pair.begun_at = Clock::now();
   pair.theirs = up.rail;
   if (up.numbers.size() != pair.lanes.size()) return end(pair, "another number of queue pairs");
   if (fabric_->uses_cm()) {
@@ -241,6 +243,7 @@ void VerbsWire::check_up(Pair& pair) {
   if (!pair.connected || !pair.they_are || pair.state != Pair::State::connecting) return;
   pair.state = Pair::State::up;
   was_up_ = true;
+  ++fabric_->stats(pair.rail).connections;
   log(pair.epoch > 1 ? LogLevel::info : LogLevel::debug, "verbs: rank {}: {} and {} are connected", peer(),
       fabric_->rails()[static_cast<size_t>(pair.rail)].port.name(), pair.theirs.name);
   if (pair.epoch == 1) return;
@@ -276,9 +279,12 @@ void VerbsWire::on_ready(const ReadyNote& ready) {
 // The end of a life at our side: from here on nothing comes or goes over it, and what came is known.
 void VerbsWire::end(Pair& pair, const std::string& why) {
   if (!pair.living()) return;
-  if (pair.state == Pair::State::up && !left_) {
-    log(LogLevel::info, "verbs: rank {}: {} and {} are disconnected: {}", peer(),
-        fabric_->rails()[static_cast<size_t>(pair.rail)].port.name(), pair.theirs.name, why);
+  const bool was_up = pair.state == Pair::State::up;
+  if (was_up) --fabric_->stats(pair.rail).connections;
+  if (!left_) {
+    log(was_up ? LogLevel::info : LogLevel::debug, "verbs: rank {}: {} and {} are {}: {}", peer(),
+        fabric_->rails()[static_cast<size_t>(pair.rail)].port.name(), pair.theirs.name,
+        was_up ? "disconnected" : "not connected", why);
   }
   pair.state = Pair::State::down;
   pair.trouble = why;
@@ -394,6 +400,9 @@ void VerbsWire::look_at_pairs() {
   bool up = false;
   std::string troubles;
   for (auto& pair : pairs_) {
+    const bool begun =
+        pair->state == Pair::State::connecting && pair->their_up.has_value() && pair->their_up->epoch == pair->epoch;
+    if (begun && now - pair->begun_at > kConnect) end(*pair, "it was not connected in time");
     if (!pair->living() && pair->told && pair->heard.has_value() && now >= pair->retry_at &&
         fabric_->rails()[static_cast<size_t>(pair->rail)].up && control_.open() && !control_.ended()) {
       if (const Status started = start(*pair); !started.ok()) pair->trouble = started.message();

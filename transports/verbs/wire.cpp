@@ -21,8 +21,9 @@ constexpr uint32_t kUnsignaled = 15;      // frames in a row that do not tell of
 constexpr size_t kLaneFragments = 4;      // fragments in flight on a lane
 constexpr milliseconds kFlushTime{2000};  // for a goodbye
 constexpr size_t kIdleBytes = 256 << 10;  // kept for operations that have not begun here
-constexpr milliseconds kStall{5000};      // until the log tells
-constexpr uint64_t kPatience = 100;       // ticks until an announce
+constexpr uint32_t kCallsBetweenNotes = 128;
+constexpr milliseconds kStall{5000};  // until the log tells
+constexpr uint64_t kPatience = 100;   // ticks until an announce
 
 uint64_t& patience(SendRequest& request) { return request.scratch[0]; }
 
@@ -455,7 +456,9 @@ void VerbsWire::release(Outgoing& message) {
 bool VerbsWire::progress() {
   if (dead_ || requests_ == 0) return false;
   bool moved = fabric_->poll();
-  if (!was_up_) {
+  // A wire that is busy is not ticked.
+  if (!was_up_ || ++calls_ % kCallsBetweenNotes == 0) {
+    fabric_->tick();
     take_notes();
     look_at_pairs();
   }
@@ -574,6 +577,7 @@ void VerbsWire::cancel() {
     }
     pair->lanes.clear();
     pair->limbo.clear();
+    if (pair->state == Pair::State::up) --fabric_->stats(pair->rail).connections;
     pair->state = Pair::State::down;
   }
   forget();

@@ -141,6 +141,7 @@ class VerbsWire : public Wire {
   bool dead_ = false;     // nothing is done for requests any more
   bool left_ = false;     // the peer has said goodbye
   uint32_t their_frames_ = 0;
+  uint32_t calls_ = 0;
   Clock::time_point moved_at_{};        // something came, since the goodbye
   Clock::time_point stranded_since_{};  // no pair is up
 
