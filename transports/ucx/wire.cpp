@@ -204,7 +204,10 @@ void UcxWire::cancel() {
   early_.clear([this](Early& early) {
     if (early.descriptor != nullptr) worker_->ucp().ucp_am_data_release(worker_->handle(), early.descriptor);
   });
-  if (endpoint_ != nullptr && operations_ > 0) worker_->close(*endpoint_);
+  if (endpoint_ != nullptr && operations_ > 0) {
+    worker_->break_off();
+    worker_->close(*endpoint_);
+  }
   for (Operation* operation : landed_) worker_->give_back(*operation);
   landed_.clear();
   const Deadline last = Deadline::after(kCancelTime);

@@ -76,8 +76,10 @@ Worker::~Worker() {
   }
   linger();
   if (event_fd_ >= 0) context_.poller->remove(event_fd_);
-  if (abandoned_) {
-    log(LogLevel::warn, "ucx: what UCX had under way did not end in time; its worker stays in memory");
+  if (abandoned_ || broken_) {
+    log(abandoned_ ? LogLevel::warn : LogLevel::debug,
+        "ucx: what UCX had under way did not end{}; its worker stays in memory",
+        abandoned_ ? " in time" : " by itself");
     new std::shared_ptr<Context>(ucx_);
     new std::deque<Operation>(std::move(operations_));
     return;

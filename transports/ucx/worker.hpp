@@ -80,6 +80,9 @@ class Worker {
   bool stopped() const { return stopped_; }
   // The same, while UCX still moves something: it aborts if it is taken down then, and so it never is.
   void abandon() { stopped_ = abandoned_ = true; }
+  // An endpoint was closed with operations under way. Now and then UCX 1.13 crashes over tcp when such a worker makes
+  // progress for long, or is taken down: it is left where it is.
+  void break_off() { broken_ = true; }
   // Of a wire that has said goodbye: the worker is not taken down before the peer has had all that was sent to it, or a
   // little time is over.
   void see_off(Control control) { leaving_.push_back(std::move(control)); }
@@ -112,7 +115,7 @@ class Worker {
   size_t scratch_bytes_ = 0;
   bool armed_ = false;
   bool called_ = false;  // UCX has called back
-  bool stopped_ = false, abandoned_ = false;
+  bool stopped_ = false, abandoned_ = false, broken_ = false;
 };
 
 }  // namespace weft::ucx
