@@ -100,6 +100,8 @@ class Worker {
   Status open();
   void wait(ucs_status_ptr_t request, Deadline deadline);
   void settle();
+  static void leave_behind(std::shared_ptr<Context> ucx, std::deque<Operation> operations,
+                           std::vector<Endpoint> endpoints, ucp_worker_h handle);
   void linger();
 
   TransportContext context_;
