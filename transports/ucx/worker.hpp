@@ -80,8 +80,7 @@ class Worker {
   bool stopped() const { return stopped_; }
   // The same, while UCX still moves something: it aborts if it is taken down then, and so it never is.
   void abandon() { stopped_ = abandoned_ = true; }
-  // An endpoint was closed with operations under way. Now and then UCX 1.13 crashes over tcp when such a worker makes
-  // progress for long, or is taken down: it is left where it is.
+  // An endpoint was closed with operations under way.
   void break_off() { broken_ = true; }
   // Of a wire that has said goodbye: the worker is not taken down before the peer has had all that was sent to it, or a
   // little time is over.

@@ -54,7 +54,7 @@ struct Clear {
   uint32_t slot = 0;
   uint32_t generation = 0;  // of the slot
   uint32_t unit = 0;        // bytes of a fragment
-  uint32_t pairs = 0;
+  uint32_t reserved = 0;
   struct {
     uint32_t rkey = 0;
     uint32_t epoch = 0;  // 0: not to be used

@@ -49,7 +49,6 @@ class VerbsWire : public Wire {
   Pair* expecting(uint32_t pair, uint32_t epoch, uint64_t token);
   void pair_connected(Pair& pair);
 
-  // Of interest to tests.
   const std::vector<std::unique_ptr<Pair>>& pairs() const { return pairs_; }
 
  private:

@@ -103,7 +103,6 @@ Clear VerbsWire::clear_of(uint32_t slot) {
   clear.slot = slot;
   clear.generation = incoming.generation;
   clear.unit = incoming.unit;
-  clear.pairs = static_cast<uint32_t>(pairs_.size());
   for (size_t i = 0; i < pairs_.size(); ++i) {
     const Pair& pair = *pairs_[i];
     if (!pair.living()) continue;
