@@ -212,6 +212,16 @@ void Connector::dial(int peer, uint32_t channel, const sockaddr_storage& address
   set_timer();
 }
 
+Status Connector::dial(int peer, uint32_t channels, const std::string& address, Deadline deadline) {
+  auto found = SocketAddress::resolve(address, family_of(context_.config->socket_family));
+  if (!found.ok()) return found.status();
+  const SocketAddress& target = found->front();
+  for (uint32_t channel = 0; channel < channels; ++channel) {
+    dial(peer, channel, target.storage(), target.bytes(), deadline);
+  }
+  return {};
+}
+
 bool Connector::progress() {
   bool moved = false;
   if (resting_ && Clock::now() >= rest_until_) {

@@ -29,6 +29,8 @@ class Connector {
   // Starts to connect to rank `peer` at a socket address; the next progress() makes the first try. Retries refused and
   // dropped connections until the deadline.
   void dial(int peer, uint32_t channel, const sockaddr_storage& address, uint32_t address_bytes, Deadline deadline);
+  // The same for all of `channels` at an address as a Listener gives it; an error when that cannot be resolved.
+  Status dial(int peer, uint32_t channels, const std::string& address, Deadline deadline);
   // Carries everything on; true when anything moved. Callbacks run inside.
   bool progress();
   // An error once somebody has been waiting for half a second whom this process has no descriptors to let in.

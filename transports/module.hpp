@@ -34,10 +34,12 @@ struct TransportModule {
   std::vector<DeviceReport> (*devices)(const Config& config) = nullptr;
 };
 
-// The name of the one symbol that a module shows: const TransportModule weft_transport_module.
+// The one symbol that a module shows; each defines it, outside of the namespace.
 inline constexpr char kModuleSymbol[] = "weft_transport_module";
 
 // Loads the module the first time. The error says where it was looked for, or what is wrong with it.
 Result<const TransportModule*> transport_module(const std::string& name);
 
 }  // namespace weft
+
+extern "C" __attribute__((visibility("default"))) const weft::TransportModule weft_transport_module;

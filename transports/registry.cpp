@@ -7,20 +7,14 @@
 namespace weft {
 namespace {
 
-struct Name {
-  char text[8];
-};
-
-template <Name name>
-Result<std::unique_ptr<Transport>> create_from_module(const TransportContext& context) {
-  auto module = transport_module(name.text);
+Result<std::unique_ptr<Transport>> create(const char* module_name, const TransportContext& context) {
+  auto module = transport_module(module_name);
   if (!module.ok()) return module.status();
   return (*module)->create(context);
 }
 
-template <Name name>
-std::vector<DeviceReport> devices_of_module(const Config& config) {
-  auto module = transport_module(name.text);
+std::vector<DeviceReport> devices(const char* module_name, const Config& config) {
+  auto module = transport_module(module_name);
   return module.ok() ? (*module)->devices(config) : std::vector<DeviceReport>();
 }
 
@@ -31,13 +25,13 @@ std::span<const TransportEntry> transports() {
       {.name = "loop", .create = create_loop},
       {.name = "shm", .create = create_shm},
       {.name = "verbs",
-       .create = create_from_module<Name{"verbs"}>,
-       .devices = devices_of_module<Name{"verbs"}>,
+       .create = [](const TransportContext& context) { return create("verbs", context); },
+       .devices = [](const Config& config) { return devices("verbs", config); },
        .optional = true},
       {.name = "tcp", .create = create_tcp},
       {.name = "ucx",
-       .create = create_from_module<Name{"ucx"}>,
-       .devices = devices_of_module<Name{"ucx"}>,
+       .create = [](const TransportContext& context) { return create("ucx", context); },
+       .devices = [](const Config& config) { return devices("ucx", config); },
        .optional = true,
        .on_request = true},
   };

@@ -6,32 +6,19 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <unordered_map>
-#include <vector>
 
 #include "bootstrap/address.hpp"
 #include "bootstrap/listener.hpp"
 #include "log/log.hpp"
-#include "transports/connector.hpp"
+#include "transports/peer_wires.hpp"
 #include "transports/tcp/wire.hpp"
 
 namespace weft {
 namespace {
 
-constexpr uint32_t kMostStreams = 64;
 constexpr int kReachTime = 2000;  // ms
 // A socket that holds less than a packet of the loopback device stalls between packets.
 constexpr int64_t kLeastBuffer = 64 << 10;
-
-// The wires of a transport by peer, and connections of peers whose wire is not asked for yet. Shared with the wires, so
-// that either may go first.
-struct Wires {
-  struct Peer {
-    tcp::TcpWire* wire = nullptr;
-    std::vector<std::pair<uint32_t, Fd>> early;
-  };
-  std::unordered_map<int, Peer> peers;
-};
 
 class TcpTransport : public Transport {
  public:
@@ -40,7 +27,10 @@ class TcpTransport : public Transport {
         address_(listener.address()),
         connector_(
             context, 't', listener.release(),
-            [this](const Hello& hello, bool accepted, Fd fd) { ready(hello, accepted, std::move(fd)); },
+            [this](const Hello& hello, bool accepted, Fd fd) {
+              set_buffers(fd.get());
+              wires_->ready(context_.rank, hello, accepted, std::move(fd));
+            },
             [this](const Hello& hello, const Status& why) { failed(hello, why); }) {}
 
   std::string_view name() const override { return "tcp"; }
@@ -53,18 +43,17 @@ class TcpTransport : public Transport {
   bool progress() override;
 
  private:
-  void ready(const Hello& hello, bool accepted, Fd fd);
+  void set_buffers(int fd) const;
   void failed(const Hello& hello, const Status& why);
-  int family() const { return family_of(context_.config->socket_family); }
 
   TransportContext context_;
   std::string address_;
-  std::shared_ptr<Wires> wires_ = std::make_shared<Wires>();
+  std::shared_ptr<PeerWires<tcp::TcpWire>> wires_ = std::make_shared<PeerWires<tcp::TcpWire>>();
   Connector connector_;
 };
 
 bool TcpTransport::reaches(int peer, const std::string& address) {
-  auto found = SocketAddress::resolve(address, family());
+  auto found = SocketAddress::resolve(address, family_of(context_.config->socket_family));
   if (!found.ok()) {
     log(LogLevel::info, "tcp: rank {} cannot be reached: {}", peer, found.status().message());
     return false;
@@ -91,65 +80,36 @@ bool TcpTransport::reaches(int peer, const std::string& address) {
 }
 
 std::unique_ptr<Wire> TcpTransport::connect(int peer, const std::string& address, Deadline deadline) {
-  std::weak_ptr<Wires> registry = wires_;
-  auto wire = std::make_unique<tcp::TcpWire>(peer, context_.poller, [registry, peer] {
-    if (const auto wires = registry.lock()) wires->peers.erase(peer);
-  });
-  auto& slot = wires_->peers[peer];
-  slot.wire = wire.get();
-  for (auto& [channel, fd] : std::exchange(slot.early, {})) wire->adopt(channel, std::move(fd));
+  auto wire = std::make_unique<tcp::TcpWire>(peer, context_.poller, wires_->leaver(wires_, peer));
+  wires_->join(*wire);
   if (peer > context_.rank) return wire;
-  auto found = SocketAddress::resolve(address, family());
-  if (!found.ok()) {
-    wire->connection_failed(found.status().message());
-    return wire;
-  }
-  const SocketAddress& target = found->front();
-  for (int64_t channel = 0; channel < context_.config->tcp_streams; ++channel) {
-    connector_.dial(peer, static_cast<uint32_t>(channel), target.storage(), target.bytes(), deadline);
-  }
+  const auto streams = static_cast<uint32_t>(context_.config->tcp_streams);
+  const Status dialled = connector_.dial(peer, streams, address, deadline);
+  if (!dialled.ok()) wire->connection_failed(dialled.message());
   return wire;
 }
 
 bool TcpTransport::progress() {
   const bool moved = connector_.progress();
-  if (const Status starving = connector_.starving(); !starving.ok()) {
-    for (const auto& [peer, slot] : wires_->peers) {
-      if (peer > context_.rank && slot.wire != nullptr && !slot.wire->connected()) {
-        slot.wire->connection_failed(starving.message());
-      }
-    }
-  }
+  wires_->starve(context_.rank, connector_.starving());
   return moved;
 }
 
-void TcpTransport::ready(const Hello& hello, bool accepted, Fd fd) {
-  const int peer = accepted ? hello.from : hello.to;
-  if (hello.channel >= kMostStreams) return;
-  if (context_.config->tcp_buffer_bytes > 0) {
-    const int bytes = static_cast<int>(std::max(context_.config->tcp_buffer_bytes, kLeastBuffer));
-    ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
-    ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
-  }
-  // Only the higher rank dials.
-  if (accepted && peer < context_.rank) return;
-  if (!accepted && wires_->peers.count(peer) == 0) return;  // the wire is gone meanwhile
-  auto& slot = wires_->peers[peer];
-  if (slot.wire != nullptr) {
-    slot.wire->adopt(hello.channel, std::move(fd));
-  } else if (slot.early.size() < kMostStreams) {
-    slot.early.emplace_back(hello.channel, std::move(fd));
-  }
+void TcpTransport::set_buffers(int fd) const {
+  if (context_.config->tcp_buffer_bytes == 0) return;
+  const int bytes = static_cast<int>(std::max(context_.config->tcp_buffer_bytes, kLeastBuffer));
+  ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+  ::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
 }
 
 void TcpTransport::failed(const Hello& hello, const Status& why) {
-  const auto slot = wires_->peers.find(hello.to);
+  tcp::TcpWire* wire = wires_->find(hello.to);
   // A wire works without its further streams.
-  if (hello.channel != 0 || slot == wires_->peers.end() || slot->second.wire == nullptr) {
+  if (hello.channel != 0 || wire == nullptr) {
     log(LogLevel::warn, "tcp: {}", why.message());
     return;
   }
-  slot->second.wire->connection_failed(why.message());
+  wire->connection_failed(why.message());
 }
 
 }  // namespace

@@ -86,7 +86,8 @@ class TcpWire : public Wire {
   bool matches(const MessageId& ours, size_t bytes, const Frame& theirs);
   void lost(const Stream& stream, int number);
   void check_left();
-  void fail(WireError::Kind kind, std::string text, MessageId ours = {}, MessageId theirs = {});
+  void fail(WireError why);
+  void fail(WireError::Kind kind, std::string text) { fail({kind, {}, {}, std::move(text)}); }
   void drop_streams();
   void flush(Deadline deadline);
   void gone();

@@ -2,6 +2,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "transports/clash.hpp"
 #include "transports/tcp/wire.hpp"
 
 namespace weft::tcp {
@@ -196,30 +197,21 @@ void TcpWire::on_refuse(const Frame& frame) {
   const MessageId theirs = id_of(frame);
   MessageId ours = theirs;
   ours.signature = static_cast<uint32_t>(frame.offset);
-  const bool same = ours.signature == theirs.signature;
-  fail(same ? WireError::Kind::length : WireError::Kind::mismatch,
-       same ? fmt::format("rank {} expects {} bytes as message {}.{}, we have another length", peer(), frame.total,
-                          frame.sequence, frame.index)
-            : fmt::format("message {}.{} belongs to another call at rank {}", frame.sequence, frame.index, peer()),
-       ours, theirs);
+  fail(refusal(peer(), ours, theirs, frame.total));
 }
 
 bool TcpWire::matches(const MessageId& ours, size_t bytes, const Frame& theirs) {
-  const bool same = ours.signature == theirs.signature;
-  if (same && bytes == theirs.total) return true;
-  OutFrame refusal;
-  refusal.frame.kind = Kind::refuse;
-  refusal.frame.sequence = ours.sequence;
-  refusal.frame.index = ours.index;
-  refusal.frame.signature = ours.signature;
-  refusal.frame.offset = theirs.signature;
-  refusal.frame.total = bytes;
-  push(refusal);
-  fail(same ? WireError::Kind::length : WireError::Kind::mismatch,
-       same ? fmt::format("message {}.{} has {} bytes here and {} at rank {}", ours.sequence, ours.index, bytes,
-                          theirs.total, peer())
-            : fmt::format("message {}.{} belongs to another call at rank {}", ours.sequence, ours.index, peer()),
-       ours, id_of(theirs));
+  std::optional<WireError> error = clash(peer(), ours, bytes, id_of(theirs), theirs.total);
+  if (!error.has_value()) return true;
+  OutFrame out;
+  out.frame.kind = Kind::refuse;
+  out.frame.sequence = ours.sequence;
+  out.frame.index = ours.index;
+  out.frame.signature = ours.signature;
+  out.frame.offset = theirs.signature;
+  out.frame.total = bytes;
+  push(out);
+  fail(std::move(*error));
   if (Stream* stream = small()) write(*stream);
   return false;
 }
@@ -245,10 +237,9 @@ void TcpWire::check_left() {
   fail(WireError::Kind::closed, fmt::format("rank {} has left, with messages to or from it outstanding", peer()));
 }
 
-void TcpWire::fail(WireError::Kind kind, std::string text, MessageId ours, MessageId theirs) {
+void TcpWire::fail(WireError why) {
   dead_ = true;
-  if (error_.kind != WireError::Kind::none) return;
-  error_ = {kind, ours, theirs, std::move(text)};
+  if (error_.kind == WireError::Kind::none) error_ = std::move(why);
 }
 
 }  // namespace weft::tcp

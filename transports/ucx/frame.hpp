@@ -5,14 +5,17 @@
 //            connections, which prove nothing, are believed no other message
 //   refuse   a message of the peer does not match ours: `signature` and `value` (length) are ours, `theirs` its
 //            signature
-//   credit   so much of what came eagerly, since the beginning, is no longer kept here; to one who has said bye: has
-//   come bye      the peer leaves in order, after having sent `value` messages
+//   credit   so much of what came eagerly, since the beginning, is no longer kept here
+//   bye      the peer leaves in order, after having sent `value` messages
+//   farewell to one who has said bye: all of it has come
 //
 // All integers are in the byte order of the host; the magic refuses a host of another order.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <string_view>
 
 namespace weft::ucx {
 
@@ -36,6 +39,14 @@ struct Note {
   uint64_t value = 0;
 };
 static_assert(sizeof(Note) == 32, "a note has no padding");
+
+inline std::string_view pack(const Note& note) { return {reinterpret_cast<const char*>(&note), sizeof note}; }
+// False: it is none.
+inline bool unpack(std::string_view bytes, Note* note) {
+  if (bytes.size() != sizeof *note) return false;
+  std::memcpy(note, bytes.data(), sizeof *note);
+  return note->magic == Note::kMagic;
+}
 
 // What an eager message costs its receiver beyond its bytes, for the credits.
 inline constexpr size_t kMessageCost = 128;

@@ -5,7 +5,6 @@
 #include <map>
 #include <sstream>
 
-#include "bootstrap/address.hpp"
 #include "bootstrap/bytes.hpp"
 #include "bootstrap/listener.hpp"
 #include "log/log.hpp"
@@ -80,12 +79,8 @@ std::unique_ptr<Wire> UcxTransport::connect(int peer, const std::string& address
   }
   wire->reach(to.worker);
   if (peer > context_.rank) return wire;
-  auto found = SocketAddress::resolve(to.listener, family_of(context_.config->socket_family));
-  if (!found.ok()) {
-    wire->connection_failed(found.status().message());
-    return wire;
-  }
-  connector_.dial(peer, 0, found->front().storage(), found->front().bytes(), deadline);
+  const Status dialled = connector_.dial(peer, 1, to.listener, deadline);
+  if (!dialled.ok()) wire->connection_failed(dialled.message());
   return wire;
 }
 
@@ -152,7 +147,6 @@ void attach(const ModuleHost& host) { log_redirect(host.log); }
 }  // namespace
 }  // namespace weft
 
-extern "C" __attribute__((visibility("default"))) const weft::TransportModule weft_transport_module;
 const weft::TransportModule weft_transport_module = {
     .version = WEFT_VERSION_TEXT,
     .attach = weft::attach,

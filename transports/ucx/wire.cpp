@@ -54,7 +54,7 @@ void UcxWire::adopt(Fd fd) {
   Note hello;
   hello.kind = Note::Kind::hello;
   hello.value = own_token_;
-  control_.send(hello);
+  control_.send(pack(hello));
 }
 
 void UcxWire::connection_failed(const std::string& why) { fail(WireError::Kind::closed, why); }
@@ -181,18 +181,20 @@ void UcxWire::early(std::vector<MessageId>* ids) const {
   });
 }
 
-// After it no memory of a request is touched:
-// - Closing an endpoint by force (which needs error handling at both ends, see Worker::endpoint) sets queue pairs to
-// the
-//   error state, so that neither our sends nor what a peer writes goes on, flushes the connections, and then gives
-//   sends and fetches back as cancelled. What comes for them later has no request to go to and is dropped. Progress is
-//   made here until all are given back.
-// - That may never happen: a flush of shared memory waits for room in a queue that the peer has to empty. Then nothing
-//   moves, and the worker makes no progress ever again; all that UCX writes by software, it writes in progress. The
-//   communicator that it belongs to is cancelled as a whole anyhow.
-// - A peer on the same host may read our memory with process_vm_readv later, and have whatever is there by then. It
-// finds
-//   out before it calls the message received, since our connection is closed first: see accept_landed().
+// After it no memory of a request is touched.
+//
+// Closing an endpoint by force (which needs error handling at both ends, see Worker::endpoint) sets queue pairs to the
+// error state, so that neither our sends nor what a peer writes goes on, flushes the connections, and then gives sends
+// and fetches back as cancelled. What comes for them later has no request to go to and is dropped. Progress is made
+// here until all are given back.
+//
+// That may never happen: a flush of shared memory waits for room in a queue that the peer has to empty. Then nothing
+// moves, and the worker makes no progress ever again; all that UCX writes by software, it writes in progress. The
+// communicator that it belongs to is cancelled as a whole anyhow.
+//
+// A peer on the same host may read our memory with process_vm_readv later, and have whatever is there by then. It finds
+// out before it calls the message received, since our connection is closed first: see accept_landed().
+//
 // UCX_RNDV_SCHEME=put_zcopy with cma, which nobody has reason to ask for, is not covered.
 void UcxWire::cancel() {
   if (cancelled_) return;
@@ -229,7 +231,7 @@ void UcxWire::close() {
   if (!dead_ && control_.is_open()) {
     Note bye;
     bye.value = messages_out_;
-    control_.send(bye);
+    control_.send(pack(bye));
     if (!left_ && messages_out_ > 0) worker_->see_off(std::move(control_));
   }
   cancel();

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "transports/note_stream.hpp"
 #include "transports/tables.hpp"
 #include "transports/transport.hpp"
-#include "transports/ucx/control.hpp"
 #include "transports/ucx/early.hpp"
 #include "transports/ucx/worker.hpp"
 
@@ -77,12 +77,13 @@ class UcxWire : public Wire {
   // Whether a peer's message belongs to the request; if not, the wire has failed and the peer is told.
   bool matches(const MessageId& ours, size_t bytes, const Header& theirs, size_t length);
   void lost(ucs_status_t status);
-  void fail(WireError::Kind kind, std::string text, MessageId ours = {}, MessageId theirs = {});
+  void fail(WireError why);
+  void fail(WireError::Kind kind, std::string text) { fail({kind, {}, {}, std::move(text)}); }
 
   std::shared_ptr<Worker> worker_;
   size_t eager_bytes_;
   Endpoint* endpoint_ = nullptr;
-  Control control_;
+  NoteStream control_;
   uint64_t own_token_ = 0, peer_token_ = 0;
   bool welcome_ = false;  // the peer has said hello
 

@@ -1,6 +1,7 @@
 // The receiving side of the wire, and what goes wrong.
 #include <fmt/core.h>
 
+#include "transports/clash.hpp"
 #include "transports/ucx/wire.hpp"
 
 namespace weft::ucx {
@@ -71,7 +72,7 @@ void UcxWire::take(RecvRequest& request, const void* data, size_t length) {
     Note credit;
     credit.kind = Note::Kind::credit;
     credit.value = eager_told_ = eager_taken_;
-    control_.send(credit);
+    control_.send(pack(credit));
   }
   arrived(request);
 }
@@ -148,10 +149,16 @@ void UcxWire::arrived(RecvRequest& request) {
 
 bool UcxWire::look() {
   bool moved = false;
-  Note note;
-  while (!dead_ && control_.read(&note)) {
+  while (!dead_) {
+    const std::optional<std::string> bytes = control_.next();
+    if (!bytes.has_value()) break;
     moved = true;
-    on_note(note);
+    Note note;
+    if (unpack(*bytes, &note)) {
+      on_note(note);
+    } else {
+      fail(WireError::Kind::broken, fmt::format("rank {} sent what is no note of ours", peer()));
+    }
   }
   return moved;
 }
@@ -188,30 +195,21 @@ void UcxWire::on_refuse(const Note& note) {
   const MessageId theirs{note.sequence, note.index, note.signature};
   MessageId ours = theirs;
   ours.signature = note.theirs;
-  const bool same = ours.signature == theirs.signature;
-  fail(same ? WireError::Kind::length : WireError::Kind::mismatch,
-       same ? fmt::format("rank {} expects {} bytes as message {}.{}, we have another length", peer(), note.value,
-                          note.sequence, note.index)
-            : fmt::format("message {}.{} belongs to another call at rank {}", note.sequence, note.index, peer()),
-       ours, theirs);
+  fail(refusal(peer(), ours, theirs, note.value));
 }
 
 bool UcxWire::matches(const MessageId& ours, size_t bytes, const Header& theirs, size_t length) {
-  const bool same = ours.signature == theirs.signature;
-  if (same && bytes == length) return true;
-  Note refusal;
-  refusal.kind = Note::Kind::refuse;
-  refusal.sequence = ours.sequence;
-  refusal.index = ours.index;
-  refusal.signature = ours.signature;
-  refusal.theirs = theirs.signature;
-  refusal.value = bytes;
-  control_.send(refusal);
-  fail(same ? WireError::Kind::length : WireError::Kind::mismatch,
-       same ? fmt::format("message {}.{} has {} bytes here and {} at rank {}", ours.sequence, ours.index, bytes, length,
-                          peer())
-            : fmt::format("message {}.{} belongs to another call at rank {}", ours.sequence, ours.index, peer()),
-       ours, id_of(theirs));
+  std::optional<WireError> error = clash(peer(), ours, bytes, id_of(theirs), length);
+  if (!error.has_value()) return true;
+  Note note;
+  note.kind = Note::Kind::refuse;
+  note.sequence = ours.sequence;
+  note.index = ours.index;
+  note.signature = ours.signature;
+  note.theirs = theirs.signature;
+  note.value = bytes;
+  control_.send(pack(note));
+  fail(std::move(*error));
   return false;
 }
 
@@ -221,7 +219,7 @@ void UcxWire::check_left() {
   if (!std::exchange(seen_off_, true)) {
     Note farewell;
     farewell.kind = Note::Kind::farewell;
-    control_.send(farewell);
+    control_.send(pack(farewell));
   }
   if (!posted_.empty() || !unconnected_.empty()) {
     fail(WireError::Kind::closed, fmt::format("rank {} has left, with messages to or from it outstanding", peer()));
@@ -239,10 +237,9 @@ void UcxWire::lost(ucs_status_t status) {
   if (!dead_) fail(WireError::Kind::closed, fmt::format("UCX lost rank {}: {}", peer(), worker_->text(status)));
 }
 
-void UcxWire::fail(WireError::Kind kind, std::string text, MessageId ours, MessageId theirs) {
+void UcxWire::fail(WireError why) {
   dead_ = true;
-  if (error_.kind != WireError::Kind::none) return;
-  error_ = {kind, ours, theirs, std::move(text)};
+  if (error_.kind == WireError::Kind::none) error_ = std::move(why);
 }
 
 }  // namespace weft::ucx

@@ -4,8 +4,6 @@
 #include <bit>
 #include <cstdlib>
 #include <cstring>
-#include <list>
-#include <mutex>
 #include <thread>
 
 #include "log/log.hpp"
@@ -79,31 +77,17 @@ Status Worker::open() {
   return context_.poller->add(event_fd_, EPOLLIN | EPOLLET);
 }
 
-// What stays in memory for good; to be found there, so that no checker takes it for lost.
-void Worker::leave_behind(std::shared_ptr<Context> ucx, std::deque<Operation> operations,
-                          std::vector<Endpoint> endpoints, ucp_worker_h handle) {
-  struct Left {
-    std::shared_ptr<Context> ucx;
-    std::deque<Operation> operations;
-    std::vector<Endpoint> endpoints;
-    ucp_worker_h handle;
-  };
-  static std::mutex mutex;
-  static auto* all = new std::list<Left>;
-  std::lock_guard lock(mutex);
-  all->push_back({std::move(ucx), std::move(operations), std::move(endpoints), handle});
-}
-
 Worker::~Worker() {
   if (forked()) {
-    for (Control& each : leaving_) each.abandon();
+    for (NoteStream& each : leaving_) each.abandon();
     return;
   }
   linger();
   if (event_fd_ >= 0) context_.poller->remove(event_fd_);
   if (abandoned_) {
     log(LogLevel::warn, "ucx: what UCX had under way did not end in time; its worker stays in memory");
-    leave_behind(std::move(ucx_), std::move(operations_), std::move(endpoints_), handle_);
+    new std::shared_ptr<Context>(ucx_);
+    new std::deque<Operation>(std::move(operations_));
     return;
   }
   for (Endpoint& endpoint : endpoints_) close(endpoint);
@@ -211,9 +195,10 @@ void Worker::settle() {
 
 void Worker::linger() {
   const Deadline deadline = Deadline::after(kLinger);
-  const auto waits = [](Control& control) {
+  const auto waits = [](NoteStream& control) {
     Note note;
-    while (control.read(&note)) {
+    while (const auto bytes = control.next()) {
+      if (!unpack(*bytes, &note)) continue;
       if (note.kind == Note::Kind::farewell || note.kind == Note::Kind::bye) control.close();
     }
     return control.is_open() && !control.ended();

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "transports/note_stream.hpp"
 #include "transports/transport.hpp"
 #include "transports/ucx/context.hpp"
-#include "transports/ucx/control.hpp"
 #include "transports/ucx/frame.hpp"
 
 namespace weft::ucx {
@@ -84,7 +84,7 @@ class Worker {
   void break_off() { broken_ = true; }
   // Of a wire that has said goodbye: the worker is not taken down before the peer has had all that was sent to it, or a
   // little time is over.
-  void see_off(Control control) { leaving_.push_back(std::move(control)); }
+  void see_off(NoteStream control) { leaving_.push_back(std::move(control)); }
 
   // UCX calls back: its request is done with.
   void called(void* request);
@@ -99,8 +99,6 @@ class Worker {
   Status open();
   void wait(ucs_status_ptr_t request, Deadline deadline);
   void settle();
-  static void leave_behind(std::shared_ptr<Context> ucx, std::deque<Operation> operations,
-                           std::vector<Endpoint> endpoints, ucp_worker_h handle);
   void linger();
 
   TransportContext context_;
@@ -109,7 +107,7 @@ class Worker {
   std::string address_;
   int event_fd_ = -1;
   std::vector<Endpoint> endpoints_;  // by rank
-  std::vector<Control> leaving_;
+  std::vector<NoteStream> leaving_;
   std::deque<Operation> operations_;
   Operation* free_ = nullptr;
   std::vector<Scratch> scratch_;

@@ -43,7 +43,7 @@ sockaddr_storage socket_address(const RawGid& gid, uint16_t port) {
 rdma_conn_param parameters_of(const Lane& lane, const Config& config) {
   rdma_conn_param parameters{};
   parameters.retry_count = static_cast<uint8_t>(config.verbs_retries);
-  parameters.rnr_retry_count = 7;
+  parameters.rnr_retry_count = kNotReadyRetries;
   parameters.srq = 1;
   parameters.qp_num = lane.queue->qp_num;
   return parameters;
@@ -199,16 +199,16 @@ Status ConnectionManager::advance(Lane& lane, rdma_cm_id* id) {
     attributes.qp_state = state;
     int mask = 0;
     if (::rdma_init_qp_attr(id, &attributes, &mask) != 0) return system_error(errno, "rdma_init_qp_attr");
-    if (state == IBV_QPS_INIT) attributes.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+    if (state == IBV_QPS_INIT) attributes.qp_access_flags = kQueueAccess;
     if (state == IBV_QPS_RTR) {
-      attributes.min_rnr_timer = 6;
+      attributes.min_rnr_timer = kNotReadyTimer;
       attributes.ah_attr.sl = static_cast<uint8_t>(config.verbs_service_level);
       attributes.ah_attr.grh.traffic_class = static_cast<uint8_t>(config.verbs_traffic_class);
     }
     if (state == IBV_QPS_RTS) {
       attributes.timeout = static_cast<uint8_t>(config.verbs_timeout);
       attributes.retry_cnt = static_cast<uint8_t>(config.verbs_retries);
-      attributes.rnr_retry = 7;
+      attributes.rnr_retry = kNotReadyRetries;
     }
     if (const int problem = ::ibv_modify_qp(lane.queue, &attributes, mask); problem != 0) {
       return system_error(problem, "ibv_modify_qp, as the connection manager says");

@@ -16,11 +16,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr uint32_t kSendDepth = 64;     // of a queue pair
-constexpr uint32_t kReceivesEach = 64;  // of a shared receive queue, for a peer
-constexpr uint32_t kLeastReceives = 256, kMostReceives = 1024;
 constexpr uint32_t kMostInline = 256;
-constexpr uint32_t kMostPieces = 8;
 constexpr milliseconds kTick{1}, kRetry{50};
 // A queue pair in error gives back all that it holds within microseconds.
 constexpr milliseconds kFlushTime{50};
@@ -87,8 +83,8 @@ Status Fabric::open_rail(size_t index) {
   const Status made = [&]() -> Status {
     const auto peers = static_cast<uint32_t>(std::max(1, context_.size - 1));
     const auto lanes = peers * static_cast<uint32_t>(config().verbs_queue_pairs);
-    rail.depth = std::min({std::clamp(kReceivesEach * peers, kLeastReceives, kMostReceives),
-                           static_cast<uint32_t>(limits.max_srq_wr), static_cast<uint32_t>(limits.max_cqe) / 2});
+    rail.depth = std::min(
+        {receive_buffers(peers), static_cast<uint32_t>(limits.max_srq_wr), static_cast<uint32_t>(limits.max_cqe) / 2});
     rail.most_pieces = std::min(kMostPieces, static_cast<uint32_t>(limits.max_sge));
     rail.most_sends = std::min(kSendDepth * lanes, static_cast<uint32_t>(limits.max_cqe) - rail.depth);
     if (rail.depth < 16 || rail.most_sends < 16) {

@@ -2,6 +2,7 @@
 // place where completions are polled. Wires hang on it by their queue pairs' numbers.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <unordered_map>
 
@@ -17,6 +18,15 @@ struct Pair;
 
 // Of wr_id: a receive, of the buffer with the number in the other bits. Sends have their serial numbers there.
 inline constexpr uint64_t kReceiveTag = uint64_t{1} << 63;
+
+inline constexpr uint32_t kSendDepth = 64;  // entries of a queue pair's send queue
+inline constexpr uint32_t kMostPieces = 8;  // of one write
+inline constexpr int kQueueAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+inline constexpr uint8_t kNotReadyTimer = 6;    // 0.08 ms until a receiver without buffers is asked again,
+inline constexpr uint8_t kNotReadyRetries = 7;  // for ever: it is alive
+
+// Buffers of the receive queue that all peers of a rail share. Whole blocks are filled: 31 frames take 256 KiB.
+constexpr uint32_t receive_buffers(uint32_t peers) { return std::clamp(62 * peers, 248u, 1016u); }
 
 // A queue pair of a wire.
 struct Lane {
@@ -100,8 +110,6 @@ class Fabric {
 
   // Hands completions to the wires. True when there were any.
   bool poll();
-  // Posts what the wires have taken from receive buffers.
-  void refill();
   // False: there is something already.
   bool arm();
   void disarm();
@@ -121,6 +129,8 @@ class Fabric {
   void set_up(size_t index, bool up);
   void look_at(size_t index);
   bool poll(Rail& rail);
+  // Posts what the wires have taken from receive buffers.
+  void refill();
   bool scarce() const;
   void handle(Rail& rail, const ibv_wc& completion);
 

@@ -47,6 +47,10 @@ struct Frame {
 static_assert(sizeof(Frame) == 40, "the header has no padding");
 inline constexpr size_t kFrameBytes = sizeof(Frame) + kEagerBytes;
 
+inline Frame frame_of(Kind kind, const MessageId& id, uint64_t total) {
+  return {.kind = kind, .sequence = id.sequence, .index = id.index, .signature = id.signature, .total = total};
+}
+
 // The payload of a clear. Only pairs of rails whose epoch is the one named may be used: what came up later has other
 // keys, and is told in another clear of the same slot.
 struct Clear {

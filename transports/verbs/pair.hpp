@@ -8,8 +8,9 @@
 #include <optional>
 #include <vector>
 
-#include "transports/verbs/control.hpp"
+#include "transports/note_stream.hpp"
 #include "transports/verbs/fabric.hpp"
+#include "transports/verbs/notes.hpp"
 
 namespace weft::verbs {
 

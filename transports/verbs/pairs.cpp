@@ -1,8 +1,8 @@
 // The lives of a wire's pairs of rails: how they begin, how they end, what is done again then.
 #include <algorithm>
-#include <cstring>
-#include <random>
+#include <array>
 
+#include "bootstrap/crypto.hpp"
 #include "log/log.hpp"
 #include "transports/verbs/wire.hpp"
 
@@ -15,12 +15,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kStranded{500};
 constexpr milliseconds kConnect{5000};
 constexpr milliseconds kPause{20};  // before the next life of a pair
-constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-
-uint64_t random_token() {
-  std::random_device device;
-  return uint64_t{device()} << 32 | device();
-}
 
 RailAddress address_of(const Rail& rail) {
   return {.name = rail.port.name(),
@@ -43,7 +37,7 @@ Status to_init(Lane& lane, const Rail& rail) {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_INIT;
   attributes.port_num = rail.port.number;
-  attributes.qp_access_flags = kAccess;
+  attributes.qp_access_flags = kQueueAccess;
   const int problem =
       ::ibv_modify_qp(lane.queue, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
   return problem == 0 ? Status() : system_error(problem, "ibv_modify_qp to INIT");
@@ -56,7 +50,7 @@ Status to_ready(Lane& lane, const Rail& rail, const UpNote& up, size_t queue_pai
   attributes.dest_qp_num = up.numbers[queue_pair];
   attributes.rq_psn = up.packets[queue_pair];
   attributes.max_dest_rd_atomic = 1;
-  attributes.min_rnr_timer = 6;  // 0.08 ms
+  attributes.min_rnr_timer = kNotReadyTimer;
   attributes.ah_attr.dlid = up.rail.lid;
   attributes.ah_attr.sl = static_cast<uint8_t>(config.verbs_service_level);
   attributes.ah_attr.port_num = rail.port.number;
@@ -75,7 +69,7 @@ Status to_ready(Lane& lane, const Rail& rail, const UpNote& up, size_t queue_pai
   attributes.qp_state = IBV_QPS_RTS;
   attributes.timeout = static_cast<uint8_t>(config.verbs_timeout);
   attributes.retry_cnt = static_cast<uint8_t>(config.verbs_retries);
-  attributes.rnr_retry = 7;  // for ever: who has no buffers is alive
+  attributes.rnr_retry = kNotReadyRetries;
   attributes.sq_psn = lane.first_packet;
   attributes.max_rd_atomic = 1;
   problem = ::ibv_modify_qp(
@@ -181,6 +175,8 @@ Status VerbsWire::start(Pair& pair) {
   const Rail& rail = fabric_->rails()[static_cast<size_t>(pair.rail)];
   if (!rail.up) return weft::error(weftSystemError, "{}", rail.trouble);
   UpNote up;
+  std::array<uint64_t, 9> random;  // for up to eight queue pairs, and a token
+  WEFT_RETURN_IF_ERROR(random_bytes({reinterpret_cast<uint8_t*>(random.data()), sizeof random}));
   std::vector<std::unique_ptr<Lane>> lanes;
   for (int64_t i = 0; i < fabric_->config().verbs_queue_pairs; ++i) {
     auto lane = std::make_unique<Lane>();
@@ -194,7 +190,7 @@ Status VerbsWire::start(Pair& pair) {
       for (auto& other : lanes) fabric_->close(*other);
       return opened;
     }
-    lane->first_packet = static_cast<uint32_t>(random_token()) & 0xffffff;
+    lane->first_packet = static_cast<uint32_t>(random[static_cast<size_t>(i)]) & 0xffffff;
     up.numbers.push_back(lane->queue->qp_num);
     up.packets.push_back(lane->first_packet);
     lanes.push_back(std::move(lane));
@@ -203,7 +199,7 @@ Status VerbsWire::start(Pair& pair) {
   pair.state = Pair::State::connecting;
   up.pair = static_cast<uint32_t>(pair.number);
   up.epoch = ++pair.epoch;
-  up.token = pair.token = random_token();
+  up.token = pair.token = random.back();
   up.rail = address_of(rail);
   pair.connected = pair.they_are = pair.told = false;
   pair.heard.reset();
@@ -249,16 +245,7 @@ void VerbsWire::check_up(Pair& pair) {
   if (pair.epoch == 1) return;
   // What is being received may use it, too.
   for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
-    if (slots_[slot].request == nullptr) continue;
-    const RecvRequest& request = *slots_[slot].request;
-    Out out;
-    out.frame.kind = Kind::clear;
-    out.frame.sequence = request.id.sequence;
-    out.frame.index = request.id.index;
-    out.frame.signature = request.id.signature;
-    out.frame.total = request.sink.bytes;
-    out.slot = slot;
-    push(out);
+    if (slots_[slot].request != nullptr) push_clear(slot);
   }
 }
 
@@ -276,19 +263,10 @@ void VerbsWire::on_ready(const ReadyNote& ready) {
   check_up(pair);
 }
 
-// The end of a life at our side: from here on nothing comes or goes over it, and what came is known.
-void VerbsWire::end(Pair& pair, const std::string& why) {
-  if (!pair.living()) return;
-  const bool was_up = pair.state == Pair::State::up;
-  if (was_up) --fabric_->stats(pair.rail).connections;
-  if (!left_) {
-    log(was_up ? LogLevel::info : LogLevel::debug, "verbs: rank {}: {} and {} are {}: {}", peer(),
-        fabric_->rails()[static_cast<size_t>(pair.rail)].port.name(), pair.theirs.name,
-        was_up ? "disconnected" : "not connected", why);
-  }
+// Its queue pairs are no more. What they had posted is in limbo.
+void VerbsWire::take_down(Pair& pair) {
+  if (pair.state == Pair::State::up) --fabric_->stats(pair.rail).connections;
   pair.state = Pair::State::down;
-  pair.trouble = why;
-  pair.retry_at = Clock::now() + kPause;
   for (auto& lane : pair.lanes) {
     fabric_->close(*lane);
     for (; !lane->posted.empty(); lane->posted.pop()) {
@@ -298,6 +276,20 @@ void VerbsWire::end(Pair& pair, const std::string& why) {
     }
   }
   pair.lanes.clear();
+}
+
+// The end of a life at our side: from here on nothing comes or goes over it, and what came is known.
+void VerbsWire::end(Pair& pair, const std::string& why) {
+  if (!pair.living()) return;
+  if (!left_) {
+    const bool was_up = pair.state == Pair::State::up;
+    log(was_up ? LogLevel::info : LogLevel::debug, "verbs: rank {}: {} and {} are {}: {}", peer(),
+        fabric_->rails()[static_cast<size_t>(pair.rail)].port.name(), pair.theirs.name,
+        was_up ? "disconnected" : "not connected", why);
+  }
+  take_down(pair);
+  pair.trouble = why;
+  pair.retry_at = Clock::now() + kPause;
   DownNote down;
   down.pair = static_cast<uint32_t>(pair.number);
   down.epoch = pair.epoch;
@@ -376,21 +368,13 @@ void VerbsWire::rail_down(int rail, bool gone) {
 }
 
 // Its device goes, and with it what was registered with it.
-void VerbsWire::release_rail(int rail) {
-  Registrations& memory = fabric_->rails()[static_cast<size_t>(rail)].device->memory();
+void VerbsWire::release_rail(int number) {
+  const auto rail = static_cast<size_t>(number);
   for (auto& message : outgoing_) {
-    auto& pieces = message->pieces[static_cast<size_t>(rail)];
-    for (Registrations::Entry* entry : pieces) {
-      if (entry != nullptr) memory.release(entry);
-    }
-    pieces.clear();
-    message->bounced[static_cast<size_t>(rail)] = false;
+    release_pieces(*message, rail);
+    message->bounced[rail] = false;
   }
-  for (Incoming& incoming : slots_) {
-    Registrations::Entry*& entry = incoming.entries[static_cast<size_t>(rail)];
-    if (entry != nullptr) memory.release(entry);
-    entry = nullptr;
-  }
+  for (Incoming& incoming : slots_) release_entry(incoming, rail);
 }
 
 // Pairs that can begin again, and the case that none is up.
@@ -404,7 +388,7 @@ void VerbsWire::look_at_pairs() {
         pair->state == Pair::State::connecting && pair->their_up.has_value() && pair->their_up->epoch == pair->epoch;
     if (begun && now - pair->begun_at > kConnect) end(*pair, "it was not connected in time");
     if (!pair->living() && pair->told && pair->heard.has_value() && now >= pair->retry_at &&
-        fabric_->rails()[static_cast<size_t>(pair->rail)].up && control_.open() && !control_.ended()) {
+        fabric_->rails()[static_cast<size_t>(pair->rail)].up && control_.is_open() && !control_.ended()) {
       if (const Status started = start(*pair); !started.ok()) pair->trouble = started.message();
     }
     up |= pair->state == Pair::State::up;

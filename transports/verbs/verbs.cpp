@@ -1,12 +1,8 @@
 // The verbs transport: rails of this process, a listening socket for control connections, wires.
-#include <algorithm>
-#include <unordered_map>
-
-#include "bootstrap/address.hpp"
 #include "bootstrap/listener.hpp"
 #include "log/log.hpp"
-#include "transports/connector.hpp"
 #include "transports/module.hpp"
+#include "transports/peer_wires.hpp"
 #include "transports/verbs/connection_manager.hpp"
 #include "transports/verbs/wire.hpp"
 
@@ -16,15 +12,6 @@ namespace {
 
 Registrations::FindRegion find_region_of_host = nullptr;
 
-// The wires of a transport by peer, and control connections of peers whose wire is not asked for yet.
-struct Wires {
-  struct Peer {
-    VerbsWire* wire = nullptr;
-    Fd early;
-  };
-  std::unordered_map<int, Peer> peers;
-};
-
 class VerbsTransport : public Transport {
  public:
   VerbsTransport(const TransportContext& context, std::shared_ptr<Fabric> fabric, Listener& listener)
@@ -33,8 +20,12 @@ class VerbsTransport : public Transport {
         address_(listener.address()),
         connector_(
             context, 'v', listener.release(),
-            [this](const Hello& hello, bool accepted, Fd fd) { ready(hello, accepted, std::move(fd)); },
-            [this](const Hello& hello, const Status& why) { failed(hello, why); }) {}
+            [this](const Hello& hello, bool accepted, Fd fd) {
+              wires_->ready(context_.rank, hello, accepted, std::move(fd));
+            },
+            [this](const Hello& hello, const Status& why) {
+              if (VerbsWire* wire = wires_->find(hello.to)) wire->connection_failed(why.message());
+            }) {}
 
   std::string_view name() const override { return "verbs"; }
   Capability capability() const override {
@@ -52,63 +43,27 @@ class VerbsTransport : public Transport {
   void unpin(const Piece& memory) override;
 
  private:
-  void ready(const Hello& hello, bool accepted, Fd fd);
-  void failed(const Hello& hello, const Status& why);
-
   TransportContext context_;
   std::shared_ptr<Fabric> fabric_;
   std::string address_;
-  std::shared_ptr<Wires> wires_ = std::make_shared<Wires>();
+  std::shared_ptr<PeerWires<VerbsWire>> wires_ = std::make_shared<PeerWires<VerbsWire>>();
   Connector connector_;
 };
 
 std::unique_ptr<Wire> VerbsTransport::connect(int peer, const std::string& address, Deadline deadline) {
-  std::weak_ptr<Wires> registry = wires_;
-  auto wire = std::make_unique<VerbsWire>(peer, fabric_, deadline, [registry, peer] {
-    if (const auto wires = registry.lock()) wires->peers.erase(peer);
-  });
-  auto& slot = wires_->peers[peer];
-  slot.wire = wire.get();
-  if (slot.early) wire->adopt(std::move(slot.early));
+  auto wire = std::make_unique<VerbsWire>(peer, fabric_, deadline, wires_->leaver(wires_, peer));
+  wires_->join(*wire);
   if (peer > context_.rank) return wire;
-  auto found = SocketAddress::resolve(address, family_of(context_.config->socket_family));
-  if (!found.ok()) {
-    wire->connection_failed(found.status().message());
-    return wire;
-  }
-  connector_.dial(peer, 0, found->front().storage(), found->front().bytes(), deadline);
+  const Status dialled = connector_.dial(peer, 1, address, deadline);
+  if (!dialled.ok()) wire->connection_failed(dialled.message());
   return wire;
 }
 
 bool VerbsTransport::progress() {
   const bool moved = connector_.progress();
   fabric_->progress_connections();
-  if (const Status starving = connector_.starving(); !starving.ok()) {
-    for (const auto& [peer, slot] : wires_->peers) {
-      if (peer > context_.rank && slot.wire != nullptr && !slot.wire->connected()) {
-        slot.wire->connection_failed(starving.message());
-      }
-    }
-  }
+  wires_->starve(context_.rank, connector_.starving());
   return moved;
-}
-
-void VerbsTransport::ready(const Hello& hello, bool accepted, Fd fd) {
-  const int peer = accepted ? hello.from : hello.to;
-  // Only the higher rank dials.
-  if (accepted && peer < context_.rank) return;
-  if (!accepted && wires_->peers.count(peer) == 0) return;  // the wire is gone meanwhile
-  auto& slot = wires_->peers[peer];
-  if (slot.wire != nullptr) {
-    slot.wire->adopt(std::move(fd));
-  } else if (!slot.early) {
-    slot.early = std::move(fd);
-  }
-}
-
-void VerbsTransport::failed(const Hello& hello, const Status& why) {
-  const auto slot = wires_->peers.find(hello.to);
-  if (slot != wires_->peers.end() && slot->second.wire != nullptr) slot->second.wire->connection_failed(why.message());
 }
 
 void VerbsTransport::prepare(const Piece& memory) {
@@ -175,12 +130,11 @@ void attach(const ModuleHost& host) {
 
 }  // namespace
 }  // namespace verbs
-
-extern "C" __attribute__((visibility("default"))) const TransportModule weft_transport_module = {
-    .version = WEFT_VERSION_TEXT,
-    .attach = verbs::attach,
-    .create = verbs::create,
-    .devices = verbs::devices,
-};
-
 }  // namespace weft
+
+const weft::TransportModule weft_transport_module = {
+    .version = WEFT_VERSION_TEXT,
+    .attach = weft::verbs::attach,
+    .create = weft::verbs::create,
+    .devices = weft::verbs::devices,
+};

@@ -15,7 +15,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr size_t kLaneEntries = 64;       // of a send queue; fabric.cpp makes them
 constexpr size_t kFragmentsEach = 24;     // of them for fragments: frames find room
 constexpr uint32_t kUnsignaled = 15;      // frames in a row that do not tell of their completion
 constexpr size_t kLaneFragments = 4;      // fragments in flight on a lane
@@ -30,11 +29,7 @@ uint64_t& patience(SendRequest& request) { return request.scratch[0]; }
 }  // namespace
 
 VerbsWire::VerbsWire(int peer, std::shared_ptr<Fabric> fabric, Deadline deadline, std::function<void()> on_gone)
-    : Wire(peer),
-      fabric_(std::move(fabric)),
-      control_(fabric_->context().poller),
-      deadline_(deadline),
-      on_gone_(std::move(on_gone)) {
+    : Wire(peer), fabric_(std::move(fabric)), deadline_(deadline), on_gone_(std::move(on_gone)) {
   fabric_->join(this);
 }
 
@@ -47,10 +42,11 @@ void VerbsWire::gone() {
   if (on_gone_) std::exchange(on_gone_, nullptr)();
 }
 
-void VerbsWire::adopt(Fd fd) {
-  if (dead_ || control_.open()) return;
+void VerbsWire::adopt(uint32_t /*channel*/, Fd fd) {
+  if (dead_ || control_.is_open()) return;
+  const Status opened = control_.open(std::move(fd), fabric_->context().poller);
+  if (!opened.ok()) return fail(WireError::Kind::broken, opened.message());
   control_.send(pack(hello()));
-  control_.adopt(std::move(fd));
 }
 
 void VerbsWire::connection_failed(const std::string& why) { fail(WireError::Kind::broken, why); }
@@ -68,12 +64,8 @@ void VerbsWire::send(SendRequest& request) {
   Out out;
   out.request = &request;
   if (request.source.bytes <= kEagerBytes) {
-    out.frame.kind = Kind::eager;
-    out.frame.sequence = request.id.sequence;
-    out.frame.index = request.id.index;
-    out.frame.signature = request.id.signature;
+    out.frame = frame_of(Kind::eager, request.id, request.source.bytes);
     out.frame.length = static_cast<uint32_t>(request.source.bytes);
-    out.frame.total = request.source.bytes;
     if (out_.empty() && post(out)) return;
     return out_.push(out);
   }
@@ -95,7 +87,7 @@ Lane* VerbsWire::lane_for_frame() {
     if (pair->state != Pair::State::up) continue;
     for (const auto& lane : pair->lanes) {
       const Rail& rail = fabric_->rails()[static_cast<size_t>(lane->rail)];
-      if (lane->failed || lane->posted.size() >= kLaneEntries || rail.sends >= rail.most_sends) continue;
+      if (lane->failed || lane->posted.size() >= kSendDepth || rail.sends >= rail.most_sends) continue;
       if (best == nullptr || lane->bytes < best->bytes) best = lane.get();
     }
   }
@@ -104,7 +96,7 @@ Lane* VerbsWire::lane_for_frame() {
 
 bool VerbsWire::post_to(Lane& lane, const std::byte* data, uint32_t bytes, const ibv_mr* region, bool signaled) {
   Rail& rail = fabric_->rails()[static_cast<size_t>(lane.rail)];
-  signaled |= lane.unsignaled >= kUnsignaled || lane.posted.size() + 8 >= kLaneEntries;
+  signaled |= lane.unsignaled >= kUnsignaled || lane.posted.size() + 8 >= kSendDepth;
   ibv_sge piece{reinterpret_cast<uint64_t>(data), bytes, region == nullptr ? 0 : region->lkey};
   ibv_send_wr work{}, *bad = nullptr;
   work.wr_id = ++lane.serial;
@@ -291,7 +283,7 @@ bool VerbsWire::post_fragment(Flow& flow) {
       if (count == 64) break;
       const Rail& rail = fabric_->rails()[static_cast<size_t>(lane->rail)];
       const bool room =
-          lane->fragments < kFragmentsEach && lane->posted.size() < kLaneEntries - 8 && rail.sends < rail.most_sends;
+          lane->fragments < kFragmentsEach && lane->posted.size() < kSendDepth - 8 && rail.sends < rail.most_sends;
       lanes[count] = lane.get();
       loads[count++] = {.usable = room && usable(message, *lane), .bytes = lane->bytes};
     }
@@ -366,7 +358,7 @@ uint32_t VerbsWire::gather(Outgoing& message, uint32_t fragment, int rail_number
 
 bool VerbsWire::post_fragment(Outgoing& message, uint32_t fragment, Lane& lane) {
   Rail& rail = fabric_->rails()[static_cast<size_t>(lane.rail)];
-  ibv_sge pieces[16];
+  ibv_sge pieces[kMostPieces];
   Block* bounce = nullptr;
   const uint32_t count = gather(message, fragment, lane.rail, pieces, &bounce);
   if (count == 0) {
@@ -441,13 +433,15 @@ void VerbsWire::finish(Outgoing& message) {
   request.done = true;
 }
 
-void VerbsWire::release(Outgoing& message) {
-  for (size_t rail = 0; rail < kMostRails; ++rail) {
-    for (Registrations::Entry* entry : message.pieces[rail]) {
-      if (entry != nullptr) fabric_->rails()[rail].device->memory().release(entry);
-    }
-    message.pieces[rail].clear();
+void VerbsWire::release_pieces(Outgoing& message, size_t rail) {
+  for (Registrations::Entry* entry : message.pieces[rail]) {
+    if (entry != nullptr) fabric_->rails()[rail].device->memory().release(entry);
   }
+  message.pieces[rail].clear();
+}
+
+void VerbsWire::release(Outgoing& message) {
+  for (size_t rail = 0; rail < kMostRails; ++rail) release_pieces(message, rail);
   message.request = nullptr;
 }
 
@@ -492,13 +486,7 @@ void VerbsWire::tick() {
   if (left_) check_left();
   waiting_.for_each([&](SendRequest& request) {
     if (++patience(request) != kPatience) return;
-    Out out;
-    out.frame.kind = Kind::announce;
-    out.frame.sequence = request.id.sequence;
-    out.frame.index = request.id.index;
-    out.frame.signature = request.id.signature;
-    out.frame.total = request.source.bytes;
-    push(out);
+    push({.frame = frame_of(Kind::announce, request.id, request.source.bytes)});
   });
 }
 
@@ -568,17 +556,8 @@ void VerbsWire::forget() {
 void VerbsWire::cancel() {
   dead_ = true;
   for (auto& pair : pairs_) {
-    for (auto& lane : pair->lanes) {
-      fabric_->close(*lane);
-      while (!lane->posted.empty()) {
-        if (lane->posted.front().bounce != nullptr) fabric_->blocks().give(lane->posted.front().bounce);
-        lane->posted.pop();
-      }
-    }
-    pair->lanes.clear();
+    take_down(*pair);
     pair->limbo.clear();
-    if (pair->state == Pair::State::up) --fabric_->stats(pair->rail).connections;
-    pair->state = Pair::State::down;
   }
   forget();
   control_.close();

@@ -21,7 +21,7 @@ class VerbsWire : public Wire {
   ~VerbsWire() override;
 
   // Takes over the control connection.
-  void adopt(Fd fd);
+  void adopt(uint32_t channel, Fd fd);
   void connection_failed(const std::string& why);
 
   void send(SendRequest& request) override;
@@ -83,6 +83,7 @@ class VerbsWire : public Wire {
   Status start(Pair& pair);
   void connect(Pair& pair);
   void check_up(Pair& pair);
+  void take_down(Pair& pair);
   void end(Pair& pair, const std::string& why);
   void settle(Pair& pair);
   void mend();
@@ -106,13 +107,16 @@ class VerbsWire : public Wire {
   void fragment_done(Outgoing& message);
   void finish(Outgoing& message);
   void release(Outgoing& message);
+  void release_pieces(Outgoing& message, size_t rail);
   void acknowledge(uint32_t upto);
   void push(const Out& out) { out_.push(out); }
+  void push_clear(uint32_t slot);
 
   // wire_in.cpp: what comes in
   Status open_slot(RecvRequest& request);
   Clear clear_of(uint32_t slot);
   void close_slot(uint32_t slot);
+  void release_entry(Incoming& incoming, size_t rail);
   void on_eager(const Frame& frame, const std::byte* data);
   void on_clear(const Frame& frame, const Clear& clear);
   void on_announce(const Frame& frame);
@@ -120,7 +124,8 @@ class VerbsWire : public Wire {
   void arrived(RecvRequest& request);
   bool matches(const MessageId& ours, size_t bytes, const Frame& theirs);
   void check_left();
-  void fail(WireError::Kind kind, std::string text, MessageId ours = {}, MessageId theirs = {});
+  void fail(WireError why);
+  void fail(WireError::Kind kind, std::string text) { fail({kind, {}, {}, std::move(text)}); }
   void forget();
   void gone();
   void tell_of_stall();
@@ -130,7 +135,7 @@ class VerbsWire : public Wire {
   Clock::time_point stall_since_{};
 
   std::shared_ptr<Fabric> fabric_;
-  Control control_;
+  NoteStream control_;
   Deadline deadline_;
   std::function<void()> on_gone_;
   std::vector<std::unique_ptr<Pair>> pairs_;

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "log/log.hpp"
+#include "transports/clash.hpp"
 #include "transports/verbs/wire.hpp"
 
 namespace weft::verbs {
@@ -67,10 +67,7 @@ Status VerbsWire::open_slot(RecvRequest& request) {
   if (direct) {
     incoming.base = sink.dst[0].data;
   } else {
-    for (size_t i = 0; i < fabric_->rails().size(); ++i) {
-      if (incoming.entries[i] != nullptr) fabric_->rails()[i].device->memory().release(incoming.entries[i]);
-      incoming.entries[i] = nullptr;
-    }
+    for (size_t rail = 0; rail < kMostRails; ++rail) release_entry(incoming, rail);
     auto block = fabric_->blocks().take(sink.bytes);
     if (!block.ok()) return block.status();
     incoming.landing = *block;
@@ -84,15 +81,19 @@ Status VerbsWire::open_slot(RecvRequest& request) {
   incoming.fragments = static_cast<uint32_t>((sink.bytes + incoming.unit - 1) / incoming.unit);
   incoming.bits.assign((incoming.fragments + 7) / 8, '\0');
   request.scratch[0] = slot;
-  Out out;
-  out.frame.kind = Kind::clear;
-  out.frame.sequence = request.id.sequence;
-  out.frame.index = request.id.index;
-  out.frame.signature = request.id.signature;
-  out.frame.total = sink.bytes;
-  out.slot = slot;
-  push(out);
+  push_clear(slot);
   return {};
+}
+
+void VerbsWire::push_clear(uint32_t slot) {
+  const RecvRequest& request = *slots_[slot].request;
+  push({.frame = frame_of(Kind::clear, request.id, request.sink.bytes), .slot = slot});
+}
+
+void VerbsWire::release_entry(Incoming& incoming, size_t rail) {
+  Registrations::Entry*& entry = incoming.entries[rail];
+  if (entry != nullptr) fabric_->rails()[rail].device->memory().release(entry);
+  entry = nullptr;
 }
 
 // As the pairs are now.
@@ -126,11 +127,8 @@ Clear VerbsWire::clear_of(uint32_t slot) {
 void VerbsWire::close_slot(uint32_t slot) {
   Incoming& incoming = slots_[slot];
   if (incoming.landing != nullptr) fabric_->blocks().give(incoming.landing);
-  for (size_t i = 0; i < incoming.entries.size(); ++i) {
-    if (incoming.entries[i] != nullptr) fabric_->rails()[i].device->memory().release(incoming.entries[i]);
-  }
+  for (size_t rail = 0; rail < kMostRails; ++rail) release_entry(incoming, rail);
   incoming.landing = nullptr;
-  incoming.entries = {};
   incoming.request = nullptr;
   free_slots_.push_back(slot);
 }
@@ -249,15 +247,7 @@ void VerbsWire::on_announce(const Frame& frame) {
 }
 
 // The peer has failed by it, and has said what its own message is.
-void VerbsWire::on_refuse(const RefuseNote& refuse) {
-  const bool same = refuse.ours.signature == refuse.theirs.signature;
-  fail(same ? WireError::Kind::length : WireError::Kind::mismatch,
-       same ? fmt::format("message {}.{} has {} bytes at rank {}, and another length here", refuse.ours.sequence,
-                          refuse.ours.index, refuse.bytes, peer())
-            : fmt::format("message {}.{} belongs to another call at rank {}", refuse.ours.sequence, refuse.ours.index,
-                          peer()),
-       refuse.theirs, refuse.ours);
-}
+void VerbsWire::on_refuse(const RefuseNote& refuse) { fail(refusal(peer(), refuse.theirs, refuse.ours, refuse.bytes)); }
 
 void VerbsWire::deliver(Early& early, RecvRequest& request) {
   request.sink.consume(0, early.data.get(), early.frame.length);
@@ -274,14 +264,10 @@ void VerbsWire::arrived(RecvRequest& request) {
 
 // If not, the wire has failed and the peer is told.
 bool VerbsWire::matches(const MessageId& ours, size_t bytes, const Frame& theirs) {
-  const bool same = ours.signature == theirs.signature;
-  if (same && bytes == theirs.total) return true;
+  std::optional<WireError> error = clash(peer(), ours, bytes, theirs.id(), theirs.total);
+  if (!error.has_value()) return true;
   control_.send(pack(RefuseNote{ours, theirs.id(), bytes}));
-  fail(same ? WireError::Kind::length : WireError::Kind::mismatch,
-       same ? fmt::format("message {}.{} has {} bytes here and {} at rank {}", ours.sequence, ours.index, bytes,
-                          theirs.total, peer())
-            : fmt::format("message {}.{} belongs to another call at rank {}", ours.sequence, ours.index, peer()),
-       ours, theirs.id());
+  fail(std::move(*error));
   return false;
 }
 
@@ -290,10 +276,9 @@ void VerbsWire::check_left() {
   fail(WireError::Kind::closed, fmt::format("rank {} has left, with messages to or from it outstanding", peer()));
 }
 
-void VerbsWire::fail(WireError::Kind kind, std::string text, MessageId ours, MessageId theirs) {
+void VerbsWire::fail(WireError why) {
   dead_ = true;
-  if (error_.kind != WireError::Kind::none) return;
-  error_ = {kind, ours, theirs, std::move(text)};
+  if (error_.kind == WireError::Kind::none) error_ = std::move(why);
 }
 
 }  // namespace weft::verbs

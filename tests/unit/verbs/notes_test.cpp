@@ -4,7 +4,9 @@
 
 #include <random>
 
-#include "transports/verbs/control.hpp"
+#include "transports/note_stream.hpp"
+#include "transports/verbs/frame.hpp"
+#include "transports/verbs/notes.hpp"
 
 namespace weft::verbs {
 namespace {
@@ -81,13 +83,13 @@ TEST(Notes, GarbageIsRefused) {
   }
 }
 
-TEST(Control, NotesArriveWhole) {
+TEST(NoteStreams, NotesArriveWhole) {
   int fds[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
-  Control a(nullptr), b(nullptr);
+  NoteStream a, b;
   a.send("before it is connected");
-  a.adopt(Fd(fds[0]));
-  b.adopt(Fd(fds[1]));
+  ASSERT_TRUE(a.open(Fd(fds[0]), nullptr).ok());
+  ASSERT_TRUE(b.open(Fd(fds[1]), nullptr).ok());
   const std::string large(300000, 'x');
   a.send(large);
   EXPECT_EQ(b.next(), "before it is connected");
@@ -105,11 +107,11 @@ TEST(Control, NotesArriveWhole) {
   EXPECT_TRUE(b.ended());
 }
 
-TEST(Control, ANoteTooLongEndsIt) {
+TEST(NoteStreams, ANoteTooLongEndsIt) {
   int fds[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
-  Control a(nullptr);
-  a.adopt(Fd(fds[0]));
+  NoteStream a;
+  ASSERT_TRUE(a.open(Fd(fds[0]), nullptr).ok());
   const Fd other(fds[1]);
   ASSERT_EQ(::send(other.get(), "\xff\xff\xff\xff garbage", 12, 0), 12);
   EXPECT_EQ(a.next(), std::nullopt);

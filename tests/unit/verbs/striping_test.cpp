@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <vector>
 
-#include "transports/verbs/control.hpp"
+#include "transports/verbs/fabric.hpp"
+#include "transports/verbs/notes.hpp"
 
 namespace weft::verbs {
 namespace {
@@ -48,6 +50,21 @@ TEST(Striping, ASlowLaneTakesLess) {
   }
   EXPECT_NEAR(taken[0], 1000, 20);
   EXPECT_NEAR(taken[1], 100, 20);
+}
+
+// What docs/verbs.md says of memory: buffers that all peers of a rail share, and each one's part.
+TEST(Buffers, ForEachPeer) {
+  const auto bytes = [](uint32_t peers) { return receive_buffers(peers) * kFrameBytes; };
+  EXPECT_EQ(bytes(8), 4083072u);
+  EXPECT_EQ(bytes(64), 8363712u);
+  EXPECT_EQ(bytes(1024), 8363712u);
+  EXPECT_EQ(bytes(8) / 8, 510384u);
+  EXPECT_EQ(bytes(64) / 64, 130683u);
+  EXPECT_EQ(bytes(1024) / 1024, 8167u);
+  // They lie in a block of a power of two, which these fill.
+  for (const uint32_t peers : {1, 8, 64, 1024}) {
+    EXPECT_GT(bytes(peers), std::bit_ceil(bytes(peers)) * 9 / 10) << peers << " peers";
+  }
 }
 
 RailAddress rail(const char* gid, bool ethernet = true) {

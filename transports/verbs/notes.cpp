@@ -1,14 +1,9 @@
-#include "transports/verbs/control.hpp"
-
-#include <sys/socket.h>
+#include "transports/verbs/notes.hpp"
 
 #include <algorithm>
-#include <cerrno>
 
 namespace weft::verbs {
 namespace {
-
-constexpr uint32_t kLongest = 1 << 20;  // bytes of a note
 
 std::string begin(NoteKind kind) {
   std::string note;
@@ -194,74 +189,6 @@ std::vector<std::pair<int, int>> pair_rails(const std::vector<RailAddress>& lowe
     if (partner[a] >= 0) pairs.emplace_back(static_cast<int>(a), partner[a]);
   }
   return pairs;
-}
-
-void Control::adopt(Fd fd) {
-  if (fd_) return;
-  fd_ = std::move(fd);
-  if (poller_ != nullptr) (void)poller_->add(fd_.get(), EPOLLIN | EPOLLRDHUP);
-  flush();
-}
-
-void Control::send(const std::string& note) {
-  put(out_, static_cast<uint32_t>(note.size()));
-  out_ += note;
-  flush();
-}
-
-bool Control::flush() {
-  if (!fd_) return ended_ || out_.empty();
-  while (!out_.empty()) {
-    const ssize_t put = ::send(fd_.get(), out_.data(), out_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0 && errno == EAGAIN) return false;
-    if (put < 0) out_.clear();  // reading tells why
-    if (put > 0) out_.erase(0, static_cast<size_t>(put));
-  }
-  return true;
-}
-
-void Control::read() {
-  char bytes[4096];
-  while (fd_ && !ended_ && in_.size() < 2 * kLongest) {
-    const ssize_t got = ::recv(fd_.get(), bytes, sizeof bytes, MSG_DONTWAIT);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && errno == EAGAIN) return;
-    if (got <= 0) {
-      ended_ = true;
-      if (poller_ != nullptr) poller_->remove(fd_.get());
-      return;
-    }
-    in_.append(bytes, static_cast<size_t>(got));
-  }
-}
-
-std::optional<std::string> Control::next() {
-  if (fd_) flush();
-  read();
-  ByteReader reader(in_);
-  const auto bytes = reader.get<uint32_t>();
-  if (!reader.ok()) return std::nullopt;
-  if (bytes == 0 || bytes > kLongest) {
-    in_.clear();
-    ended_ = true;
-    return std::nullopt;
-  }
-  const std::string note(reader.take(bytes));
-  if (!reader.ok()) return std::nullopt;
-  in_.erase(0, sizeof bytes + bytes);
-  return note;
-}
-
-void Control::close() {
-  if (!fd_) return;
-  if (poller_ != nullptr && !ended_) poller_->remove(fd_.get());
-  // What the kernel still holds for the peer would be lost if there were unread bytes when the socket closes.
-  ::shutdown(fd_.get(), SHUT_WR);
-  char unread[4096];
-  while (::recv(fd_.get(), unread, sizeof unread, MSG_DONTWAIT) > 0) continue;
-  fd_.reset();
-  ended_ = true;
 }
 
 }  // namespace weft::verbs

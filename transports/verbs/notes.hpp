@@ -1,14 +1,11 @@
-// What two ranks say to each other beside their queue pairs: over a tcp connection, authenticated as every one is. It
-// brings up pairs of rails, and tells of those that died; its end is the peer's end, noticed at once.
+// What two ranks say to each other beside their queue pairs, over a NoteStream: it brings up pairs of rails, and tells
+// of those that died; its end is the peer's end, noticed at once.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "bootstrap/bytes.hpp"
-#include "status/fd.hpp"
-#include "transports/poller.hpp"
 #include "transports/verbs/frame.hpp"
 #include "transports/verbs/gid.hpp"
 
@@ -84,31 +81,5 @@ bool unpack(std::string_view body, ByeNote* note);
 // the others in order.
 std::vector<std::pair<int, int>> pair_rails(const std::vector<RailAddress>& lower,
                                             const std::vector<RailAddress>& higher);
-
-// The connection. Nothing blocks; what cannot be sent at once waits.
-class Control {
- public:
-  explicit Control(Poller* poller) : poller_(poller) {}
-  ~Control() { close(); }
-  Control(const Control&) = delete;
-  Control& operator=(const Control&) = delete;
-
-  void adopt(Fd fd);
-  bool open() const { return static_cast<bool>(fd_); }
-  void send(const std::string& note);
-  bool flush();  // true: all is out, or never will be
-  // The next note: its kind before its body. Reads what there is.
-  std::optional<std::string> next();
-  bool ended() const { return ended_; }  // by the other side; notes that came before may still be there
-  void close();
-
- private:
-  void read();
-
-  Poller* poller_;
-  Fd fd_;
-  std::string in_, out_;
-  bool ended_ = false;
-};
 
 }  // namespace weft::verbs
