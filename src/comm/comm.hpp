@@ -2,6 +2,7 @@
 // other.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <span>
@@ -13,7 +14,7 @@
 #include "bootstrap/listener.hpp"
 #include "comm/watch.hpp"
 #include "engine/engine.hpp"
-#include "topology/topology.hpp"
+#include "topology/topology_file.hpp"
 #include "trace/counters.hpp"
 #include "trace/status_file.hpp"
 #include "trace/trace.hpp"
@@ -97,14 +98,17 @@ class Comm {
   Status make_transports();
   Status exchange(Deadline deadline, const std::string& agreed);
   Status find_nodes(Deadline deadline);
+  void label(const TopologyFile& file);
+  void make_hierarchy();
   Status choose_transports();
   Status make_tuner(const std::vector<ProgramPtr>& own, const TunePtr& tune);
 
   struct Member {  // what a rank says of itself
-    std::string host, machine, process, agreed, spare;
+    std::string host, machine, process, agreed, spare, site, rack, node;
+    auto fields() { return std::to_array({&host, &machine, &process, &agreed, &spare, &site, &rack, &node}); }
     std::vector<std::pair<std::string, std::string>> addresses;  // transport, address
   };
-  static std::string pack(const Member& member);
+  static std::string pack(Member& member);
   static Result<Member> unpack(const std::string& text);
   const std::string* address_of(int peer, std::string_view transport) const;
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bitset>
 #include <fstream>
+#include <map>
 
 #include "bootstrap/bytes.hpp"
 #include "comm/comm.hpp"
@@ -68,9 +69,11 @@ uint32_t hash_of(const std::string& text) { return static_cast<uint32_t>(XXH64(t
 
 // What must be the same on every rank, since plans, tiles and order of messages follow from it: settings, and the texts
 // of the user's algorithms and of what was measured.
-std::string agreed_settings(const Config& config, const std::vector<ProgramPtr>& programs, const Tune& tune) {
-  std::string text = fmt::format("WEFT_ALGO={} WEFT_TUNE_FILE (text {:08x}) WEFT_TILE={} WEFT_WINDOW={} WEFT_ACCUM={}",
-                                 config.algo, hash_of(tune.text), config.tile_bytes, config.window, config.accum);
+std::string agreed_settings(const Config& config, const std::vector<ProgramPtr>& programs, const Tune& tune,
+                            const TopologyFile& topology) {
+  std::string text = fmt::format(
+      "WEFT_ALGO={} WEFT_TUNE_FILE (text {:08x}) WEFT_TOPOLOGY (text {:08x}) WEFT_TILE={} WEFT_WINDOW={} WEFT_ACCUM={}",
+      config.algo, hash_of(tune.text), hash_of(topology.text), config.tile_bytes, config.window, config.accum);
   for (const ProgramPtr& program : programs) {
     text +=
         fmt::format(" {} {} (text {:08x})", name_of(program->collective()), program->name(), hash_of(program->text()));
@@ -80,11 +83,9 @@ std::string agreed_settings(const Config& config, const std::vector<ProgramPtr>&
 
 }  // namespace
 
-std::string Comm::pack(const Member& member) {
+std::string Comm::pack(Member& member) {
   std::string text;
-  for (const std::string* field : {&member.host, &member.machine, &member.process, &member.agreed, &member.spare}) {
-    put_text(text, *field);
-  }
+  for (const std::string* field : member.fields()) put_text(text, *field);
   for (const auto& [transport, address] : member.addresses) {
     put_text(text, transport);
     put_text(text, address);
@@ -95,9 +96,7 @@ std::string Comm::pack(const Member& member) {
 Result<Comm::Member> Comm::unpack(const std::string& text) {
   Member member;
   ByteReader reader(text);
-  for (std::string* field : {&member.host, &member.machine, &member.process, &member.agreed, &member.spare}) {
-    *field = reader.text();
-  }
+  for (std::string* field : member.fields()) *field = reader.text();
   while (reader.ok() && !reader.rest().empty()) {
     const std::string_view transport = reader.text(), address = reader.text();
     member.addresses.emplace_back(transport, address);
@@ -128,8 +127,11 @@ Status Comm::set_up(Deadline deadline) {
   if (!programs.ok()) return programs.status();
   auto tune = read_tune(config_.tune_file);
   if (!tune.ok()) return tune.status();
+  auto file = read_topology(config_.topology);
+  if (!file.ok()) return error(file.status().code(), "WEFT_TOPOLOGY: {}", file.status().message());
+  label(*file);
   WEFT_RETURN_IF_ERROR(make_transports());
-  WEFT_RETURN_IF_ERROR(exchange(deadline, agreed_settings(config_, *programs, **tune)));
+  WEFT_RETURN_IF_ERROR(exchange(deadline, agreed_settings(config_, *programs, **tune, *file)));
   WEFT_RETURN_IF_ERROR(find_nodes(deadline));
   WEFT_RETURN_IF_ERROR(choose_transports());
   WEFT_RETURN_IF_ERROR(make_tuner(*programs, *tune));
@@ -174,6 +176,9 @@ Status Comm::exchange(Deadline deadline, const std::string& agreed) {
   mine.machine = machine_id();
   mine.process = fmt::format("{}", ::getpid());
   mine.agreed = agreed;
+  mine.site = config_.site;
+  mine.rack = config_.rack;
+  mine.node = config_.node;
   if (size_ > 1) {
     if (auto spare = Listener::open(config_); spare.ok()) {
       spare_ = *spare;
@@ -245,10 +250,59 @@ Status Comm::find_nodes(Deadline deadline) {
           usable == 1 ? "" : "s");
     }
   }
+  make_hierarchy();
   topology_.one_process = std::all_of(members_.begin(), members_.end(), [&](const Member& member) {
     return member.process == members_[0].process && member.host == members_[0].host;
   });
   return {};
+}
+
+// What the file says of this rank, where the variables say nothing. Communicators made from this one inherit it.
+void Comm::label(const TopologyFile& file) {
+  topology_.links = file.links;
+  const auto fill = [](std::string& label, const std::string& text) {
+    if (label.empty()) label = text;
+  };
+  if (const auto host = file.hosts.find(host_name()); host != file.hosts.end()) {
+    fill(config_.rack, host->second.rack);
+    fill(config_.site, host->second.site);
+  }
+  if (file.ranks != size_) {
+    if (file.ranks > 0)
+      log(LogLevel::info, "WEFT_TOPOLOGY is of {} ranks, this communicator has {}", file.ranks, size_);
+    return;
+  }
+  for (const Hierarchy::Level& level : file.levels) {
+    const std::string group = fmt::format("{}", level.group_of[static_cast<size_t>(rank_)]);
+    if (level.name == kNodeLevel) fill(config_.node, group);
+    if (level.name == "rack") fill(config_.rack, group);
+    if (level.name == "site") fill(config_.site, group);
+  }
+}
+
+// Nodes are ranks that share memory, or have the same label; racks and sites are labels.
+void Comm::make_hierarchy() {
+  std::vector<Hierarchy::Level> levels{{kNodeLevel, {}}, {"rack", {}}, {"site", {}}};
+  std::map<std::pair<int, std::string>, int> nodes;
+  std::map<std::string, int> racks, sites;
+  const auto number = [](auto& known, auto key) {
+    return known.try_emplace(std::move(key), static_cast<int>(known.size())).first->second;
+  };
+  for (int rank = 0; rank < size_; ++rank) {
+    const Member& member = members_[static_cast<size_t>(rank)];
+    const int shared = member.node.empty() ? topology_.node[static_cast<size_t>(rank)] : -1;
+    levels[0].group_of.push_back(number(nodes, std::pair(shared, member.node)));
+    levels[1].group_of.push_back(number(racks, member.rack));
+    levels[2].group_of.push_back(number(sites, member.site));
+  }
+  if (racks.size() == 1) levels.erase(levels.begin() + 1);
+  topology_.hierarchy = Hierarchy::create(size_, levels);
+  std::string text;
+  for (int level = 0; level < topology_.hierarchy.levels(); ++level) {
+    text += fmt::format("{}{} of up to {}", level > 0 ? ", " : "", topology_.hierarchy.name(level),
+                        topology_.hierarchy.span(level));
+  }
+  if (topology_.hierarchy.levels() > 1) log(LogLevel::info, "levels of this communicator's ranks: {}", text);
 }
 
 // One transport per pair, the same at both ends: the first in the table that both have and that crosses what lies

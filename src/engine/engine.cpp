@@ -275,7 +275,11 @@ void Engine::complete_output(Operation& operation) {
 Result<PlanEntry> Engine::plan(const Choice& choice, Collective, int root, bool in_place) {
   const uint64_t key = uint64_t{choice.program_index} << 32 | uint64_t{static_cast<uint32_t>(root + 1)} << 1 | in_place;
   if (auto found = plans_.find(key); found != plans_.end()) return found->second;
-  ExpandOptions options{.ranks = comm_.size(), .rank = comm_.rank(), .root = std::max(root, 0), .in_place = in_place};
+  ExpandOptions options{.ranks = comm_.size(),
+                        .rank = comm_.rank(),
+                        .root = std::max(root, 0),
+                        .in_place = in_place,
+                        .hierarchy = &comm_.topology().hierarchy};
   auto expanded = expand(*choice.program, options);
   if (!expanded.ok()) return expanded.status();
   PlanEntry entry{*expanded, std::make_shared<Schedule>(**expanded, choice.window)};

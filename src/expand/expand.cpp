@@ -1,6 +1,7 @@
 #include "expand/expand.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "expand/dependencies.hpp"
@@ -11,15 +12,16 @@
 namespace weft {
 namespace {
 
-Status check(const Program& program, const ExpandOptions& options) {
+Status check(const Program& program, const Hierarchy& hierarchy, const ExpandOptions& options) {
   for (const auto& [name, value] : {std::pair("rank", options.rank), std::pair("root", options.root)}) {
     if (value >= 0 && value < options.ranks) continue;
     return error(weftInvalidArgument, "{}: {} {} of {} ranks; legal are 0 to {}", program.file(), name, value,
                  options.ranks, options.ranks - 1);
   }
-  if (!program.supports(options.ranks)) {
-    return error(weftInvalidArgument, "{}: {} {} is not for {} ranks, by its 'requires'", program.file(),
-                 name_of(program.collective()), program.name(), options.ranks);
+  if (!program.supports(hierarchy)) {
+    return error(weftInvalidArgument, "{}: {} {} is not for {} ranks{}, by its 'requires'", program.file(),
+                 name_of(program.collective()), program.name(), options.ranks,
+                 hierarchy.levels() == 1 ? "" : fmt::format(" in {} levels", hierarchy.levels()));
   }
   if (options.in_place && program.collective() == Collective::alltoallv) {
     return error(weftInvalidArgument, "{}: an alltoallv cannot be in place", program.file());
@@ -64,10 +66,16 @@ struct Expansion {
 };
 
 Result<Expansion> run(const Program& program, const ExpandOptions& options) {
-  WEFT_RETURN_IF_ERROR(check(program, options));
+  if (options.ranks < 1)
+    return error(weftInvalidArgument, "{}: {} ranks; legal are 1 and more", program.file(), options.ranks);
+  std::optional<Hierarchy> flat;
+  if (options.hierarchy == nullptr) flat = Hierarchy::flat(options.ranks);
+  const Hierarchy& hierarchy = flat ? *flat : *options.hierarchy;
+  WEFT_RETURN_IF_ERROR(check(program, hierarchy, options));
   const auto& parsed = static_cast<const ParsedProgram&>(program);  // there is no other kind
-  Shape shape = shape_of(program.collective(), options.ranks, options.rank, options.root);
-  Evaluator evaluator(parsed.ast(), program.file(), options.ranks, options.rank, options.root, options.in_place);
+  const int root = is_rooted(program.collective()) ? options.root : 0;
+  Shape shape = shape_of(program.collective(), options.ranks, options.rank, root);
+  Evaluator evaluator(parsed.ast(), program.file(), hierarchy, options.rank, root, options.in_place);
 
   RawOps raw;
   if (options.ranks == 1) {
@@ -76,7 +84,7 @@ Result<Expansion> run(const Program& program, const ExpandOptions& options) {
     shape.aliases = true;
     shape.shared = 1;
   } else {
-    raw = walk(parsed, shape, options.ranks, options.rank, evaluator);
+    raw = walk(parsed, shape, hierarchy, options.rank, root, evaluator);
   }
   if (!evaluator.ok()) return evaluator.failure();
   Expansion expansion;

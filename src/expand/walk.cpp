@@ -1,6 +1,7 @@
 #include "expand/walk.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 namespace weft {
 namespace {
@@ -11,12 +12,15 @@ constexpr size_t kMaxSources = 65535;
 
 class Walker {
  public:
-  Walker(const ParsedProgram& program, const Shape& shape, int ranks, int rank, Evaluator& evaluator)
-      : ast_(program.ast()), shape_(shape), ranks_(ranks), rank_(rank), evaluator_(evaluator) {}
+  Walker(const ParsedProgram& program, const Shape& shape, const Hierarchy& hierarchy, int rank, int root,
+         Evaluator& evaluator)
+      : ast_(program.ast()), shape_(shape), hierarchy_(hierarchy), rank_(rank), root_(root), evaluator_(evaluator) {}
 
   RawOps run() {
     attributes();
     if (evaluator_.ok()) run(ast_.body);
+    // The columns of an `over` were walked one after the other, and happen at once.
+    std::stable_sort(raw_.ops.begin(), raw_.ops.end(), [](const RawOp& a, const RawOp& b) { return a.step < b.step; });
     raw_.steps = step_;
     return std::move(raw_);
   }
@@ -34,12 +38,16 @@ class Walker {
   void run(const Statement& statement);
   void loop(const Statement& statement);
   void branch(const Statement& statement);
+  void over(const Statement& statement);
+  bool is_level(int64_t level, const Statement& statement);
+  int peer(const Statement& statement);
   void operation(const Statement& statement);
 
   // How many steps statements take that this rank does not run. Their names that are local are not known here, and by
   // the parser's rules do not matter.
   uint32_t count(const std::vector<Statement>& statements);
   uint32_t count(const Statement& statement);
+  uint32_t count_over(const Statement& statement);
 
   void append(const RegionList& list);
   void append(const RegionNode& node);
@@ -51,11 +59,15 @@ class Walker {
 
   const Ast& ast_;
   const Shape& shape_;
-  const int ranks_, rank_;
+  const Hierarchy& hierarchy_;
+  const int rank_, root_;
   Evaluator& evaluator_;
   RawOps raw_;
   uint32_t step_ = 0;
   bool in_step_ = false;
+  // Inside an `over`.
+  int level_ = -1;
+  int64_t column_ = 0;
 };
 
 int64_t Walker::attribute(bool given, ExprId id, int64_t standard, int64_t lowest, int64_t highest, const char* name) {
@@ -96,6 +108,9 @@ void Walker::run(const Statement& statement) {
     case Statement::Kind::branch:
       branch(statement);
       break;
+    case Statement::Kind::over:
+      over(statement);
+      break;
     case Statement::Kind::step:
       in_step_ = true;
       run(statement.body);
@@ -131,6 +146,53 @@ void Walker::branch(const Statement& statement) {
   }
 }
 
+bool Walker::is_level(int64_t level, const Statement& statement) {
+  if (level >= 0 && level < hierarchy_.levels()) return evaluator_.ok();
+  evaluator_.fail(statement.line, statement.column,
+                  fmt::format("over level {}; legal are 0 to {}", level, hierarchy_.levels() - 1));
+  return false;
+}
+
+// The parts of this rank's group at a level, each represented by the owner of one prefix of pieces: a column. A rank
+// takes part in the columns of the prefixes that it owns. All happen at once, and all ranks leave after as many steps
+// as the largest group takes.
+void Walker::over(const Statement& statement) {
+  const int64_t level = evaluator_.eval(statement.a);
+  if (!is_level(level, statement)) return;
+  const uint32_t begin = step_, steps = statement.makes_steps ? count_over(statement) : 0;
+  constexpr uint32_t kChanged[] = {kSlotRank, kSlotRanks, kSlotRoot, kSlotRooted};
+  int64_t before[std::size(kChanged)];
+  for (size_t i = 0; i < std::size(kChanged); ++i) before[i] = evaluator_.get(kChanged[i]);
+  level_ = static_cast<int>(level);
+  const int position = hierarchy_.position(level_, rank_, root_);
+  const int64_t inside[] = {position, hierarchy_.parts(level_, rank_), 0,
+                            hierarchy_.group(level_, rank_) == hierarchy_.group(level_, root_)};
+  const int64_t columns = hierarchy_.tail(-1) / hierarchy_.tail(level_ - 1);
+  for (column_ = 0; column_ < columns && evaluator_.spend(1, statement.line, statement.column); ++column_) {
+    if (hierarchy_.owner(level_, rank_, position, column_, root_) != rank_) continue;
+    for (size_t i = 0; i < std::size(kChanged); ++i) evaluator_.set(kChanged[i], inside[i]);
+    evaluator_.set(statement.slot, column_);
+    step_ = begin;
+    run(statement.body);
+  }
+  for (size_t i = 0; i < std::size(kChanged); ++i) evaluator_.set(kChanged[i], before[i]);
+  level_ = -1;
+  step_ = begin + steps;
+}
+
+uint32_t Walker::count_over(const Statement& statement) {
+  const int64_t level = evaluator_.eval(statement.a);
+  if (!is_level(level, statement)) return 0;
+  const int64_t ranks = evaluator_.get(kSlotRanks);
+  uint32_t steps = 0;
+  for (const int size : hierarchy_.sizes(static_cast<int>(level))) {
+    evaluator_.set(kSlotRanks, size);
+    steps = std::max(steps, count(statement.body));
+  }
+  evaluator_.set(kSlotRanks, ranks);
+  return steps;
+}
+
 uint32_t Walker::count(const std::vector<Statement>& statements) {
   uint32_t steps = 0;
   for (const Statement& statement : statements) {
@@ -151,6 +213,7 @@ uint32_t Walker::count(const Statement& statement) {
     if (exprs[statement.a].scope == Scope::local) return std::max(count(statement.body), count(statement.otherwise));
     return count(evaluator_.eval(statement.a) != 0 ? statement.body : statement.otherwise);
   }
+  if (statement.kind == Statement::Kind::over) return count_over(statement);
   if (statement.kind != Statement::Kind::loop) return 1;
   uint32_t steps = 0;
   const int64_t low = evaluator_.eval(statement.a), high = evaluator_.eval(statement.b);
@@ -159,6 +222,18 @@ uint32_t Walker::count(const Statement& statement) {
     steps += count(statement.body);
   }
   return steps;
+}
+
+// By rank: inside an `over`, programs number the parts.
+int Walker::peer(const Statement& statement) {
+  const int64_t peer = evaluator_.eval(statement.a), all = evaluator_.get(kSlotRanks);
+  if (peer < 0 || peer >= all || peer == evaluator_.get(kSlotRank)) {
+    evaluator_.fail(statement.line, statement.column,
+                    fmt::format("the peer is {}; legal are the ranks 0 to {} but this one", peer, all - 1));
+    return 0;
+  }
+  const auto number = static_cast<int>(peer);
+  return level_ < 0 ? number : hierarchy_.owner(level_, rank_, number, column_, root_);
 }
 
 void Walker::operation(const Statement& statement) {
@@ -172,12 +247,7 @@ void Walker::operation(const Statement& statement) {
   op.line = statement.line;
   op.column = statement.column;
   if (op.verb != Verb::copy) {
-    const int64_t peer = evaluator_.eval(statement.a);
-    if (peer < 0 || peer >= ranks_ || peer == rank_) {
-      evaluator_.fail(op.line, op.column,
-                      fmt::format("the peer is {}; legal are the ranks 0 to {} but this one", peer, ranks_ - 1));
-    }
-    op.peer = static_cast<int32_t>(peer);
+    op.peer = peer(statement);
     const int64_t lane = statement.has_lane ? evaluator_.eval(statement.lane) : 0;
     if (lane < 0 || lane >= raw_.lanes) {
       evaluator_.fail(op.line, op.column, fmt::format("the lane is {}, of {} lanes", lane, raw_.lanes));
@@ -287,8 +357,9 @@ void Walker::append_chunk(const RegionNode& node, int64_t index) {
 
 }  // namespace
 
-RawOps walk(const ParsedProgram& program, const Shape& shape, int ranks, int rank, Evaluator& evaluator) {
-  return Walker(program, shape, ranks, rank, evaluator).run();
+RawOps walk(const ParsedProgram& program, const Shape& shape, const Hierarchy& hierarchy, int rank, int root,
+            Evaluator& evaluator) {
+  return Walker(program, shape, hierarchy, rank, root, evaluator).run();
 }
 
 }  // namespace weft

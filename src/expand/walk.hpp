@@ -59,6 +59,7 @@ struct RawOps {
 };
 
 // Fails through the evaluator.
-RawOps walk(const ParsedProgram& program, const Shape& shape, int ranks, int rank, Evaluator& evaluator);
+RawOps walk(const ParsedProgram& program, const Shape& shape, const Hierarchy& hierarchy, int rank, int root,
+            Evaluator& evaluator);
 
 }  // namespace weft

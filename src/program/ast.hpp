@@ -50,6 +50,11 @@ enum class Operator : uint8_t {
   lowbit,
   is_pow2,
   popcount,
+  span,
+  tail,
+  at,
+  parts,
+  position,
 };
 
 using ExprId = uint32_t;
@@ -100,14 +105,14 @@ struct SourceNode {
 };
 
 struct Statement {
-  enum class Kind : uint8_t { let, loop, branch, step, send, recv, copy };
+  enum class Kind : uint8_t { let, loop, branch, over, step, send, recv, copy };
   Kind kind = Kind::let;
   uint32_t line = 0, column = 0;
   bool makes_steps = false;
 
-  uint32_t slot = 0;    // let, loop
+  uint32_t slot = 0;    // let, loop; over: the column
   bool down = false;    // loop
-  ExprId a = 0, b = 0;  // let: value; loop: low, high; branch: condition; send, recv: peer
+  ExprId a = 0, b = 0;  // let: value; loop: low, high; branch: condition; over: level; send, recv: peer
   std::vector<Statement> body, otherwise;
 
   bool reduce = false;
@@ -130,7 +135,7 @@ struct Ast {
 };
 
 // Slots of the names that every program knows.
-enum : uint32_t { kSlotRank, kSlotRanks, kSlotRoot, kSlotInPlace, kFirstFreeSlot };
+enum : uint32_t { kSlotRank, kSlotRanks, kSlotRoot, kSlotInPlace, kSlotLevels, kSlotRooted, kFirstFreeSlot };
 
 class ParsedProgram final : public Program {
  public:
@@ -141,7 +146,7 @@ class ParsedProgram final : public Program {
   const std::string& name() const override { return ast_.name; }
   const std::string& file() const override { return file_; }
   const std::string& text() const override { return text_; }
-  bool supports(int ranks) const override;
+  bool supports(const Hierarchy& hierarchy) const override;
   const Ast& ast() const { return ast_; }
 
  private:

@@ -13,12 +13,21 @@ constexpr int64_t floor_divide(int64_t a, int64_t b) {
 
 }  // namespace
 
-Evaluator::Evaluator(const Ast& ast, const std::string& file, int ranks, int rank, int root, bool in_place)
-    : ast_(ast), file_(file), slots_(ast.slots, 0), budget_((1ULL << 20) + 512ULL * static_cast<uint64_t>(ranks)) {
+Evaluator::Evaluator(const Ast& ast, const std::string& file, const Hierarchy& hierarchy, int rank, int root,
+                     bool in_place)
+    : ast_(ast),
+      file_(file),
+      hierarchy_(hierarchy),
+      rank_(rank),
+      root_(root),
+      slots_(ast.slots, 0),
+      budget_((1ULL << 20) + 512ULL * static_cast<uint64_t>(hierarchy.ranks())) {
   slots_[kSlotRank] = rank;
-  slots_[kSlotRanks] = ranks;
+  slots_[kSlotRanks] = hierarchy.ranks();
   slots_[kSlotRoot] = root;
   slots_[kSlotInPlace] = in_place ? 1 : 0;
+  slots_[kSlotLevels] = hierarchy.levels();
+  slots_[kSlotRooted] = 1;
 }
 
 void Evaluator::fail(uint32_t line, uint32_t column, const std::string& reason) {
@@ -78,10 +87,40 @@ int64_t Evaluator::eval(ExprId id) {
     case Operator::is_pow2:
     case Operator::popcount:
       return unary(expr, eval(expr.a));
+    case Operator::span:
+    case Operator::tail:
+    case Operator::at:
+    case Operator::parts:
+    case Operator::position:
+      return topology(expr, eval(expr.a));
     default: {
       const int64_t a = eval(expr.a);
       return binary(expr, a, eval(expr.b));
     }
+  }
+}
+
+int64_t Evaluator::topology(const Expr& expr, int64_t argument) {
+  const int64_t low = expr.op == Operator::tail ? -1 : 0;
+  const int64_t high = expr.op == Operator::at ? hierarchy_.tail(-1) : hierarchy_.levels();
+  if (argument < low || argument >= high) {
+    fail(
+        expr.line, expr.column,
+        fmt::format("{} {}; legal are {} to {}", expr.op == Operator::at ? "piece" : "level", argument, low, high - 1));
+    return 0;
+  }
+  const auto level = static_cast<int>(argument);
+  switch (expr.op) {
+    case Operator::span:
+      return hierarchy_.span(level);
+    case Operator::tail:
+      return hierarchy_.tail(level);
+    case Operator::at:
+      return hierarchy_.at(argument, root_);
+    case Operator::parts:
+      return hierarchy_.parts(level, rank_);
+    default:
+      return hierarchy_.position(level, rank_, root_);
   }
 }
 

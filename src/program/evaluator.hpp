@@ -7,14 +7,16 @@
 
 #include "program/ast.hpp"
 #include "status/status.hpp"
+#include "topology/hierarchy.hpp"
 
 namespace weft {
 
 class Evaluator {
  public:
-  Evaluator(const Ast& ast, const std::string& file, int ranks, int rank, int root, bool in_place);
+  Evaluator(const Ast& ast, const std::string& file, const Hierarchy& hierarchy, int rank, int root, bool in_place);
 
   int64_t eval(ExprId id);
+  int64_t get(uint32_t slot) const { return slots_[slot]; }
   void set(uint32_t slot, int64_t value) { slots_[slot] = value; }
 
   bool ok() const { return failure_.ok(); }
@@ -28,10 +30,13 @@ class Evaluator {
   int64_t binary(const Expr& expr, int64_t a, int64_t b);
   int64_t unary(const Expr& expr, int64_t a);
   int64_t call(const Expr& expr);
+  int64_t topology(const Expr& expr, int64_t argument);
   int64_t overflow(const Expr& expr);
 
   const Ast& ast_;
   const std::string file_;
+  const Hierarchy& hierarchy_;
+  const int rank_, root_;
   std::vector<int64_t> slots_;
   uint64_t budget_;
   Status failure_;

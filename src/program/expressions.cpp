@@ -41,8 +41,9 @@ struct Builtin {
   std::string_view name;
   Operator op;
   size_t arguments;
+  Scope scope = Scope::ranks;  // at least
 };
-constexpr std::array<Builtin, 10> kBuiltins = {{
+constexpr std::array<Builtin, 15> kBuiltins = {{
     {"min", Operator::min, 2},
     {"max", Operator::max, 2},
     {"abs", Operator::abs, 1},
@@ -53,6 +54,11 @@ constexpr std::array<Builtin, 10> kBuiltins = {{
     {"lowbit", Operator::lowbit, 1},
     {"is_pow2", Operator::is_pow2, 1},
     {"popcount", Operator::popcount, 1},
+    {"span", Operator::span, 1},
+    {"tail", Operator::tail, 1},
+    {"at", Operator::at, 1, Scope::root},
+    {"parts", Operator::parts, 1, Scope::local},
+    {"position", Operator::position, 1, Scope::local},
 }};
 
 }  // namespace
@@ -181,7 +187,7 @@ ExprId Parser::named(const Token& name) {
   const std::vector<ExprId> arguments = call_arguments(name, builtin->arguments);
   if (!failure_.ok()) return 0;
   const ExprId a = arguments[0], b = arguments.size() > 1 ? arguments[1] : 0;
-  const Scope scope = arguments.size() > 1 ? std::max(scope_of(a), scope_of(b)) : scope_of(a);
+  const Scope scope = std::max({builtin->scope, scope_of(a), arguments.size() > 1 ? scope_of(b) : Scope::ranks});
   return make(name, builtin->op, scope, a, b);
 }
 

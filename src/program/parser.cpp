@@ -52,6 +52,8 @@ Parser::Parser(std::vector<Token> tokens, const std::string& file) : tokens_(std
   blocks_.back()["P"] = {false, kSlotRanks, Scope::ranks};
   blocks_.back()["root"] = {false, kSlotRoot, Scope::root};
   blocks_.back()["inplace"] = {false, kSlotInPlace, Scope::local};
+  blocks_.back()["levels"] = {false, kSlotLevels, Scope::ranks};
+  blocks_.back()["rooted"] = {false, kSlotRooted, Scope::local};
   ast_.slots = kFirstFreeSlot;
 }
 
@@ -186,6 +188,10 @@ std::optional<Statement> Parser::statement() {
     parsed = loop();
   } else if (token.is("if")) {
     parsed = branch();
+  } else if (token.is("over")) {
+    if (in_step_ || in_over_)
+      fail(token, fmt::format("an 'over' cannot stand inside {}", in_step_ ? "a step" : "an 'over'"));
+    parsed = over();
   } else if (token.is("step")) {
     if (in_step_) fail(token, "a step cannot stand inside a step");
     parsed = step();
@@ -195,15 +201,15 @@ std::optional<Statement> Parser::statement() {
     parsed = receive();
   } else if (token.is("copy")) {
     parsed = copy();
-  } else if (token.is("over") || token.is("code") || token.is("encode") || token.is("decode") ||
-             token.is("replicate")) {
+  } else if (token.is("code") || token.is("encode") || token.is("decode") || token.is("replicate")) {
     fail(token, fmt::format("'{}' is reserved for a later version of the language", token.text));
   } else if (token.is(";")) {
     fail(token, "statements follow each other without ';'");
   } else if (token.is("}")) {
     fail(token, "there is no block for this '}' to close");
   } else {
-    fail(token, fmt::format("expected a statement (let, for, if, step, send, recv or copy), found {}", token.quoted()));
+    fail(token,
+         fmt::format("expected a statement (let, for, if, over, step, send, recv or copy), found {}", token.quoted()));
   }
   if (!failure_.ok()) return std::nullopt;
   if (parsed) {
@@ -280,6 +286,24 @@ Statement Parser::branch() {
   statement.body = block_or_statement();
   if (accept("else")) statement.otherwise = block_or_statement();
   statement.makes_steps = any_makes_steps(statement.body) || any_makes_steps(statement.otherwise);
+  return statement;
+}
+
+// `over LEVEL [as COLUMN] BODY`
+Statement Parser::over() {
+  Statement statement;
+  statement.kind = Statement::Kind::over;
+  const Token at = peek();
+  statement.a = expression();
+  if (failure_.ok() && scope_of(statement.a) == Scope::local) {
+    fail(at, "the level must be the same on all ranks, so it cannot depend on r or inplace");
+  }
+  const Block block(*this);
+  statement.slot = accept("as") ? define(new_name("a column"), Scope::local) : ast_.slots++;
+  in_over_ = true;
+  statement.body = block_or_statement();
+  in_over_ = false;
+  statement.makes_steps = any_makes_steps(statement.body);
   return statement;
 }
 

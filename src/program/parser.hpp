@@ -69,6 +69,7 @@ class Parser {
   std::optional<Statement> let();
   Statement loop();
   Statement branch();
+  Statement over();
   Statement step();
   Statement send();
   Statement receive();
@@ -93,7 +94,7 @@ class Parser {
   std::vector<uint32_t> depths_;  // of each expression
   std::vector<std::unordered_map<std::string_view, Symbol>> blocks_;
   int depth_ = 0;
-  bool in_step_ = false;
+  bool in_step_ = false, in_over_ = false;
   bool saw_op_ = false;
 };
 

@@ -16,10 +16,9 @@ Result<std::shared_ptr<const Program>> Program::parse(std::string_view text, con
   return std::shared_ptr<const Program>(std::make_shared<ParsedProgram>(std::move(*ast), file, std::move(kept)));
 }
 
-bool ParsedProgram::supports(int ranks) const {
-  if (ranks < 1) return false;
-  if (ranks == 1) return true;
-  Evaluator evaluator(ast_, file_, ranks, 0, 0, false);
+bool ParsedProgram::supports(const Hierarchy& hierarchy) const {
+  if (hierarchy.ranks() == 1) return true;
+  Evaluator evaluator(ast_, file_, hierarchy, 0, 0, false);
   for (const Statement& statement : ast_.body) {
     if (statement.kind != Statement::Kind::let) break;
     if (ast_.exprs[statement.a].scope == Scope::ranks) evaluator.set(statement.slot, evaluator.eval(statement.a));

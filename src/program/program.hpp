@@ -8,6 +8,7 @@
 
 #include "plan/plan.hpp"
 #include "status/status.hpp"
+#include "topology/hierarchy.hpp"
 
 namespace weft {
 
@@ -21,8 +22,9 @@ class Program {
   virtual const std::string& name() const = 0;
   virtual const std::string& file() const = 0;
   virtual const std::string& text() const = 0;
-  // The legal rank counts: from the program's own `requires` line (a power of two, say); every program is legal for 1.
-  virtual bool supports(int ranks) const = 0;
+  // What the program is for, by its own `requires` lines (a power of two, say); every program is for 1 rank.
+  virtual bool supports(const Hierarchy& hierarchy) const = 0;
+  bool supports(int ranks) const { return ranks > 0 && supports(Hierarchy::flat(ranks)); }
 };
 using ProgramPtr = std::shared_ptr<const Program>;
 
@@ -39,6 +41,7 @@ struct ExpandOptions {
   int rank = 0;
   int root = 0;
   bool in_place = false;
+  const Hierarchy* hierarchy = nullptr;  // of as many ranks; null: flat
 };
 // The plan of one rank. Time and size are those of that rank's own ops. Errors (an index out of range, say) are
 // weftInvalidArgument with file, line, and the values of r and P.

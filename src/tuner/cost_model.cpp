@@ -22,8 +22,27 @@ AlphaBetaModel::Terms terms_of(const Features& features, size_t bytes, size_t ti
 
 }  // namespace
 
+Links links_of(const Tune& tune, const Topology& topology) {
+  Links links;
+  for (int level = 0; level < topology.hierarchy.levels(); ++level) {
+    const auto known = topology.links.find(topology.hierarchy.name(level));
+    if (known != topology.links.end()) {
+      links.push_back(known->second);
+      continue;
+    }
+    const bool inside = level == 0 && topology.hierarchy.name(level) == kNodeLevel;
+    const KindTune& kind = tune.of(inside ? TopologyKind::shm : kind_of(topology));
+    links.push_back({kind.alpha, kind.message, kind.beta});
+  }
+  return links;
+}
+
 AlphaBetaModel::AlphaBetaModel(TunePtr tune, const Topology& topology, size_t tile_bytes)
-    : tune_(std::move(tune)), kind_(kind_of(topology)), topology_(topology), tile_bytes_(tile_bytes) {}
+    : tune_(std::move(tune)),
+      kind_(kind_of(topology)),
+      topology_(topology),
+      tile_bytes_(tile_bytes),
+      links_(links_of(*tune_, topology)) {}
 
 AlphaBetaModel::Terms AlphaBetaModel::terms(const Program& program, size_t bytes) {
   return terms_of(known(program).features, bytes, tile_bytes_);
@@ -36,14 +55,15 @@ Cost AlphaBetaModel::cost(const Program& program, size_t bytes) {
   const int below = std::clamp(static_cast<int>(std::bit_width(bytes)) - 1, 0, kFloors);
   const auto& measured = tune_->of(kind_).corrections;
   return {std::max(now, what.floors[static_cast<size_t>(below)]),
-          measured.contains(std::pair(program.collective(), program.name()))};
+          is_flat() && measured.contains(std::pair(program.collective(), program.name()))};
 }
 
 AlphaBetaModel::Known& AlphaBetaModel::known(const Program& program) {
   const auto [place, is_new] = known_.try_emplace(&program);
   Known& known = place->second;
   if (!is_new) return known;
-  const auto features = features_of(program, topology_.ranks);
+  const auto features =
+      is_flat() ? features_of(program, topology_.ranks) : features_of(program, topology_.hierarchy, links_);
   known.features = features.ok() ? features.value() : Features{.steps = kNever};
   double floor = corrected(program, known.features, 0);
   for (int k = 0; k <= kFloors; ++k) {
@@ -56,6 +76,7 @@ AlphaBetaModel::Known& AlphaBetaModel::known(const Program& program) {
 double AlphaBetaModel::corrected(const Program& program, const Features& features, size_t bytes) const {
   const KindTune& tune = tune_->of(kind_);
   const Terms t = terms_of(features, bytes, tile_bytes_);
+  if (!is_flat()) return t.steps + t.messages + t.moved_kb + tune.gamma * t.combined_kb;
   const double predicted =
       tune.alpha * t.steps + tune.message * t.messages + tune.beta * t.moved_kb + tune.gamma * t.combined_kb;
   return predicted * tune.correction(program.collective(), program.name(), topology_, bytes).value_or(1);

@@ -15,6 +15,9 @@ struct Cost {
   bool measured = false;  // by measurements of this program, not only by the model
 };
 
+// As is known of each level; else inside nodes as ranks that share memory, above them as what lies between nodes.
+Links links_of(const Tune& tune, const Topology& topology);
+
 // For one communicator. The same on all its ranks, to the last bit.
 class CostModel {
  public:
@@ -25,13 +28,15 @@ class CostModel {
 
 // Alpha-beta-gamma (Hockney, 1994; Thakur, Rabenseifner and Gropp, 2005) over the program's features, with tiles that
 // follow each other, times the correction that was measured. What a correction would make faster than a smaller call is
-// taken to be as fast.
+// taken to be as fast. Ranks in several levels of groups (nodes, sites) have a link of its own for each level, and no
+// corrections.
 class AlphaBetaModel : public CostModel {
  public:
   AlphaBetaModel(TunePtr tune, const Topology& topology, size_t tile_bytes);
   Cost cost(const Program& program, size_t bytes) override;
 
-  // What alpha, message, beta and gamma are multiplied with; the steps are infinite for a program without a plan.
+  // What alpha, message, beta and gamma are multiplied with; of several levels, already multiplied, but for gamma. The
+  // steps are infinite for a program without a plan.
   struct Terms {
     double steps = 0, messages = 0, moved_kb = 0, combined_kb = 0;
   };
@@ -43,12 +48,14 @@ class AlphaBetaModel : public CostModel {
     std::vector<double> floors;  // by k: the highest time of calls of 1, 2, 4, ... 2^k bytes
   };
   Known& known(const Program& program);
+  bool is_flat() const { return topology_.hierarchy.levels() == 1; }
   double corrected(const Program& program, const Features& features, size_t bytes) const;
 
   TunePtr tune_;
   TopologyKind kind_;
   Topology topology_;
   size_t tile_bytes_;
+  Links links_;  // of several levels: what they weigh, in microseconds and nanoseconds
   std::unordered_map<const Program*, Known> known_;
 };
 

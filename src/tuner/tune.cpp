@@ -215,6 +215,7 @@ Topology topology_of(TopologyKind kind, int ranks) {
   topology.machines = kind == TopologyKind::hosts ? ranks : 1;
   for (int rank = 0; rank < ranks; ++rank) topology.node.push_back(topology.nodes == 1 ? 0 : rank);
   topology.one_process = false;
+  topology.hierarchy = Hierarchy::flat(ranks);
   return topology;
 }
 

@@ -99,7 +99,7 @@ Choice Tuner::choose(Collective collective, size_t bytes) const {
 
 // Least time first, but a program that was never measured gives way to one that was; of equals the first in the table.
 Tuner::Decision Tuner::decide(Collective collective, size_t bytes) const {
-  const int ranks = topology_.ranks;
+  const Hierarchy& ranks = topology_.hierarchy;
   Decision decision{.collective = collective, .bytes = bytes};
   const int forced = forced_[static_cast<int>(collective)];
   if (forced != kFree && programs_[static_cast<size_t>(forced)]->supports(ranks)) {

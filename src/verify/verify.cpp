@@ -67,7 +67,7 @@ Status verify_plans(const std::vector<std::shared_ptr<const Plan>>& plans) {
 }
 
 Status verify(const Program& program, int ranks, const VerifyOptions& options) {
-  if (!program.supports(ranks)) return {};
+  if (options.hierarchy != nullptr ? !program.supports(*options.hierarchy) : !program.supports(ranks)) return {};
   const bool in_place =
       shape_of(program.collective(), ranks, 0, 0).shared > 0 && program.collective() != Collective::barrier;
   Plans plans(static_cast<size_t>(ranks));
@@ -82,7 +82,7 @@ Status verify(const Program& program, int ranks, const VerifyOptions& options) {
     for (const bool here : {false, true}) {
       if (here && !in_place) continue;
       for (int r = 0; r < ranks; ++r) {
-        auto plan = expand_ops(program, {ranks, r, root, here});
+        auto plan = expand_ops(program, {ranks, r, root, here, options.hierarchy});
         if (!plan.ok()) return plan.status();
         plans[static_cast<size_t>(r)] = *plan;
       }

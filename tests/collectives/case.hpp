@@ -25,7 +25,8 @@ struct Case {
   uint32_t in_place = 0;  // a bit for each rank; without effect where it cannot be
   uint64_t seed = 0;      // contents, addresses, the v-variants' counts and displacements
   bool stream = false;
-  bool shared_memory = false;  // buffers from weftMemAlloc
+  bool shared_memory = false;            // buffers from weftMemAlloc
+  const Hierarchy* hierarchy = nullptr;  // of the communicator's ranks; null: flat
 };
 std::string describe(const Case& call);
 

@@ -76,7 +76,9 @@ class Replay {
   }
 
   void add_rank(const Program& program, int number) {
-    auto plan = expand(program, {.ranks = call_.ranks, .rank = number, .root = call_.root, .in_place = false});
+    auto plan = expand(
+        program,
+        {.ranks = call_.ranks, .rank = number, .root = call_.root, .in_place = false, .hierarchy = call_.hierarchy});
     if (!plan.ok()) throw std::runtime_error(plan.status().message());
     Rank rank;
     rank.plan = *plan;

@@ -10,6 +10,8 @@
 #include "config/config.hpp"
 #include "environment.hpp"
 #include "machine.hpp"
+#include "topology.hpp"
+#include "topology/topology_file.hpp"
 #include "trace/status_file.hpp"
 #include "transports.hpp"
 #include "weft/weft.h"
@@ -18,13 +20,13 @@ extern "C" char** environ;
 
 namespace {
 
-enum class Form { text, json, markdown };
+enum class Form { text, json, markdown, svg };
 
 struct Options {
   bool environment = false;
   bool job = false;
   bool transports = false;
-  std::string job_id, directory;
+  std::string job_id, directory, topology;
   Form form = Form::text;
 };
 
@@ -87,6 +89,17 @@ int show_transports(Form form) {
   return 0;
 }
 
+int show_topology(const std::string& path, Form form) {
+  auto file = weft::read_topology(path);
+  if (!file.ok()) return wrong(file.status().message());
+  if (file->ranks == 0) return wrong(path + ": it says nothing of ranks");
+  const weft::Topology topology = weft::topology_of(*file);
+  fmt::print("{}", form == Form::json  ? weft::to_json(topology) + "\n"
+                   : form == Form::svg ? weft::info::topology_svg(topology)
+                                       : weft::info::topology_text(topology));
+  return 0;
+}
+
 int show_machine(Form form) {
   const auto& config = weft::config();
   if (!config.ok()) return wrong(config.status().message());
@@ -105,7 +118,7 @@ int show_machine(Form form) {
 
 int main(int argc, char** argv) {
   Options options;
-  bool json = false, markdown = false;
+  bool json = false, markdown = false, svg = false;
   CLI::App app(
       "What this machine has and Weft would use of it (without options), what can be set, and what the jobs of this\n"
       "user on this host are doing.",
@@ -121,7 +134,11 @@ int main(int argc, char** argv) {
                   ->expected(0, 1);
   app.add_option("--dir", options.directory, "Status directory of --job, in place of WEFT_STATUS_DIR")
       ->type_name("DIR");
+  app.add_option("--topology", options.topology,
+                 "Draws a topology file: what weft-probe measured of a job, or weft-sim made up")
+      ->type_name("FILE");
   app.add_flag("--json", json, "Print JSON");
+  app.add_flag("--svg", svg, "Draw --topology as SVG");
   app.add_flag("--markdown", markdown, "Print --env as docs/environment.md");
   try {
     app.parse(argc, argv);
@@ -130,8 +147,9 @@ int main(int argc, char** argv) {
     return app.exit(problem) == 0 ? 0 : kUsage;
   }
   options.job = job->count() > 0;
-  options.form = json ? Form::json : markdown ? Form::markdown : Form::text;
+  options.form = json ? Form::json : svg ? Form::svg : markdown ? Form::markdown : Form::text;
 
+  if (!options.topology.empty()) return show_topology(options.topology, options.form);
   if (options.environment) return show_environment(options.form);
   if (options.transports) return show_transports(options.form);
   if (options.job) return show_jobs(options);

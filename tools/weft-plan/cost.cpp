@@ -1,33 +1,15 @@
 #include "cost.hpp"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "status/parse.hpp"
 #include "tuner/tuner.hpp"
 
 namespace weft {
 
-Status parse_sizes(const std::string& text, std::vector<size_t>& sizes) {
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const auto size = parse_size(std::string_view(text).substr(begin, end - begin));
-    if (!size) {
-      return error(weftInvalidArgument, "'{}' is not a size; legal: numbers, with K, M or G, such as 8,64K,1M",
-                   text.substr(begin, end - begin));
-    }
-    sizes.push_back(*size);
-    begin = end + 1;
-  }
-  return {};
-}
-
 std::vector<CostLine> costs(const std::vector<ProgramPtr>& all, const std::vector<ProgramPtr>& shown,
                             const TunePtr& tune, const CostRequest& request) {
   std::vector<CostLine> lines;
-  for (const int ranks : request.ranks) {
-    Topology topology = topology_of(request.kind, ranks);
-    topology.oversubscribed = request.oversubscribed;
+  for (const Topology& topology : request.topologies) {
     auto tuner = Tuner::create(topology, all, "", 0, 0, tune);
     if (!tuner.ok()) continue;  // only what is forced can be wrong
     AlphaBetaModel model(tune, topology, tuner->tile_bytes());
@@ -36,11 +18,11 @@ std::vector<CostLine> costs(const std::vector<ProgramPtr>& all, const std::vecto
       return a.collective() == b.collective() && a.name() == b.name();
     };
     for (const ProgramPtr& program : shown) {
-      if (!program->supports(ranks)) continue;
+      if (!program->supports(topology.hierarchy)) continue;
       for (const size_t bytes : request.sizes) {
         const Choice choice = tuner->choose(program->collective(), bytes);
-        lines.push_back({program.get(), ranks, bytes, model.cost(*program, bytes), model.terms(*program, bytes),
-                         choice.program != nullptr && is(*choice.program, *program)});
+        lines.push_back({program.get(), topology.ranks, bytes, model.cost(*program, bytes),
+                         model.terms(*program, bytes), choice.program != nullptr && is(*choice.program, *program)});
       }
     }
   }

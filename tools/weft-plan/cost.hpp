@@ -9,9 +9,7 @@
 namespace weft {
 
 struct CostRequest {
-  TopologyKind kind = TopologyKind::shm;
-  bool oversubscribed = false;
-  std::vector<int> ranks;
+  std::vector<Topology> topologies;
   std::vector<size_t> sizes;
 };
 
@@ -24,8 +22,6 @@ struct CostLine {
   bool chosen;
 };
 
-// "8,64K,1M"
-Status parse_sizes(const std::string& text, std::vector<size_t>& sizes);
 // Of the programs that are shown; all of them may be chosen.
 std::vector<CostLine> costs(const std::vector<ProgramPtr>& all, const std::vector<ProgramPtr>& shown,
                             const TunePtr& tune, const CostRequest& request);

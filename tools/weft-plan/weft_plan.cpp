@@ -14,6 +14,9 @@
 #include "cost.hpp"
 #include "plan/print.hpp"
 #include "program/program.hpp"
+#include "status/parse.hpp"
+#include "topology/topology_file.hpp"
+#include "tuner/tuner.hpp"
 #include "verify/verify.hpp"
 
 namespace {
@@ -21,7 +24,8 @@ namespace {
 using weft::ProgramPtr;
 
 struct Arguments {
-  std::string what, algorithm, format = "text", path, counts = "1..33", sizes = "8,1K,64K,1M,64M", kind = "shm", tune;
+  std::string what, algorithm, format = "text", path, counts = "1..33", sizes = "8,1K,64K,1M,64M", kind = "shm", tune,
+                               topology;
   int ranks = 4, rank = 0, root = 0;
   bool in_place = false, source = false, oversubscribed = false;
 };
@@ -95,6 +99,15 @@ std::optional<std::vector<int>> parse_counts(const std::string& text) {
   }
 }
 
+// What -T says, or a flat one of -P ranks.
+weft::Result<weft::Topology> topology_of(const Arguments& arguments) {
+  if (arguments.topology.empty()) return weft::topology_of(weft::TopologyKind::hosts, arguments.ranks);
+  auto file = weft::read_topology(arguments.topology);
+  if (!file.ok()) return file.status();
+  if (file->ranks == 0) return weft::error(weftInvalidArgument, "{}: it says nothing of ranks", arguments.topology);
+  return weft::topology_of(*file);
+}
+
 int list(const Arguments& arguments) {
   auto programs = all_programs(arguments);
   if (!programs.ok()) return complain(programs.status().message());
@@ -111,9 +124,12 @@ int show(const Arguments& arguments) {
     std::cout << (*program)->text();
     return 0;
   }
+  auto topology = topology_of(arguments);
+  if (!topology.ok()) return complain(topology.status().message());
   std::vector<std::shared_ptr<const weft::Plan>> plans;
-  for (int rank = 0; rank < arguments.ranks; ++rank) {
-    auto plan = weft::expand(**program, {arguments.ranks, rank, arguments.root, arguments.in_place});
+  for (int rank = 0; rank < topology->ranks; ++rank) {
+    auto plan =
+        weft::expand(**program, {topology->ranks, rank, arguments.root, arguments.in_place, &topology->hierarchy});
     if (!plan.ok()) return complain(plan.status().message());
     plans.push_back(*plan);
   }
@@ -126,7 +142,10 @@ int show(const Arguments& arguments) {
 int expand(const Arguments& arguments) {
   auto program = find_program(arguments);
   if (!program.ok()) return complain(program.status().message());
-  auto plan = weft::expand(**program, {arguments.ranks, arguments.rank, arguments.root, arguments.in_place});
+  auto topology = topology_of(arguments);
+  if (!topology.ok()) return complain(topology.status().message());
+  auto plan = weft::expand(**program,
+                           {topology->ranks, arguments.rank, arguments.root, arguments.in_place, &topology->hierarchy});
   if (!plan.ok()) return complain(plan.status().message());
   std::cout << (arguments.format == "json" ? weft::to_json(**plan) + "\n" : weft::to_text(**plan));
   return 0;
@@ -134,21 +153,21 @@ int expand(const Arguments& arguments) {
 
 enum class Verdict { right, wrong, no_such_counts };
 
-Verdict verify(const weft::Program& program, const std::vector<int>& counts) {
+Verdict verify(const weft::Program& program, const std::vector<weft::Topology>& topologies) {
   const auto plural = [](size_t count) { return fmt::format("{} rank count{}", count, count == 1 ? "" : "s"); };
   size_t verified = 0;
   weft::Status status;
   const auto begin = std::chrono::steady_clock::now();
-  for (const int count : counts) {
-    if (!program.supports(count)) continue;
-    status = weft::verify(program, count);
+  for (const weft::Topology& topology : topologies) {
+    if (!program.supports(topology.hierarchy)) continue;
+    status = weft::verify(program, topology.ranks, {.roots = {}, .hierarchy = &topology.hierarchy});
     if (!status.ok()) break;
     ++verified;
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   std::string text = "WRONG  " + status.message();
   if (status.ok()) {
-    const size_t others = counts.size() - verified;
+    const size_t others = topologies.size() - verified;
     text = verified > 0 ? fmt::format("right for {} ({:.2f} s)", plural(verified), seconds.count()) : "";
     if (others > 0) {
       text += fmt::format("{}not for {}, by its 'requires'", text.empty() ? "" : "; ", plural(others));
@@ -158,14 +177,35 @@ Verdict verify(const weft::Program& program, const std::vector<int>& counts) {
   return !status.ok() ? Verdict::wrong : verified > 0 ? Verdict::right : Verdict::no_such_counts;
 }
 
-int verify(const Arguments& arguments) {
+// What -T says, or flat ones of all -P ranks.
+weft::Result<std::vector<weft::Topology>> topologies_of(const Arguments& arguments, weft::TopologyKind kind) {
+  std::vector<weft::Topology> topologies;
+  if (!arguments.topology.empty()) {
+    auto topology = topology_of(arguments);
+    if (!topology.ok()) return topology.status();
+    topologies.push_back(std::move(*topology));
+    return topologies;
+  }
   const auto counts = parse_counts(arguments.counts);
-  if (!counts) return complain("-P: '" + arguments.counts + "' is not a number, a range a..b, or a list of those");
+  if (!counts) {
+    return weft::error(weftInvalidArgument, "-P: '{}' is not a number, a range a..b, or a list of those",
+                       arguments.counts);
+  }
+  for (const int count : *counts) {
+    topologies.push_back(weft::topology_of(kind, count));
+    topologies.back().oversubscribed = arguments.oversubscribed;
+  }
+  return topologies;
+}
+
+int verify(const Arguments& arguments) {
+  auto topologies = topologies_of(arguments, weft::TopologyKind::hosts);
+  if (!topologies.ok()) return complain(topologies.status().message());
   auto programs = find_programs(arguments);
   if (!programs.ok()) return complain(programs.status().message());
   bool any_right = false, any_wrong = false;
   for (const ProgramPtr& program : *programs) {
-    const Verdict verdict = verify(*program, *counts);
+    const Verdict verdict = verify(*program, *topologies);
     any_right |= verdict == Verdict::right;
     any_wrong |= verdict == Verdict::wrong;
   }
@@ -173,12 +213,11 @@ int verify(const Arguments& arguments) {
 }
 
 int cost(const Arguments& arguments) {
-  const auto counts = parse_counts(arguments.counts);
-  if (!counts) return complain("-P: '" + arguments.counts + "' is not a number, a range a..b, or a list of those");
-  weft::CostRequest request{
-      .kind = *weft::topology_kind_of(arguments.kind), .oversubscribed = arguments.oversubscribed, .ranks = *counts};
-  const weft::Status status = weft::parse_sizes(arguments.sizes, request.sizes);
-  if (!status.ok()) return complain("-b: " + status.message());
+  auto topologies = topologies_of(arguments, *weft::topology_kind_of(arguments.kind));
+  if (!topologies.ok()) return complain(topologies.status().message());
+  auto sizes = weft::parse_sizes(arguments.sizes);
+  if (!sizes.ok()) return complain("-b: " + sizes.status().message());
+  const weft::CostRequest request{std::move(*topologies), std::move(*sizes)};
   auto shown = find_programs(arguments);
   if (!shown.ok()) return complain(shown.status().message());
   auto all = all_programs(arguments);
@@ -195,6 +234,11 @@ void add_path(CLI::App& command, Arguments& arguments) {
       ->envname("WEFT_ALGO_PATH");
 }
 
+void add_topology(CLI::App& command, Arguments& arguments) {
+  command.add_option("-T,--topology", arguments.topology,
+                     "A topology file (JSON), as weft-info --topology and weft-sim write them, instead of -P ranks");
+}
+
 CLI::Option* add_names(CLI::App& command, Arguments& arguments) {
   CLI::Option* what =
       command.add_option("what", arguments.what, "A file (*.algo), a collective, or the name of an algorithm");
@@ -206,6 +250,7 @@ CLI::Option* add_names(CLI::App& command, Arguments& arguments) {
 void add_program_options(CLI::App& command, Arguments& arguments) {
   add_names(command, arguments)->required();
   command.add_option("-P,--ranks", arguments.ranks, "Number of ranks")->check(CLI::Range(1, 1 << 20));
+  add_topology(command, arguments);
   command.add_option("--root", arguments.root, "The root's rank");
   command.add_flag("--in-place", arguments.in_place, "The plan of an in-place call");
 }
@@ -234,11 +279,13 @@ int main(int argc, char** argv) {
   CLI::App* verify_command = app.add_subcommand("verify", "Proves algorithms right; all that there are by default");
   add_names(*verify_command, arguments);
   verify_command->add_option("-P,--ranks", arguments.counts, "Rank counts: 4, 1..33, or a list such as 1..17,64");
+  add_topology(*verify_command, arguments);
 
   CLI::App* cost_command =
       app.add_subcommand("cost", "Predicted time of each algorithm, and which one a call would take (*)");
   add_names(*cost_command, arguments);
-  cost_command->add_option("-P,--ranks", arguments.counts, "Rank counts, as of verify")->required();
+  cost_command->add_option("-P,--ranks", arguments.counts, "Rank counts, as of verify");
+  add_topology(*cost_command, arguments);
   cost_command->add_option("-b,--bytes", arguments.sizes, "Sizes of the call, such as 8,64K,1M");
   cost_command->add_option("--kind", arguments.kind, "shm and tcp: one host, over its memory or its network; or hosts")
       ->check(CLI::IsMember({"shm", "tcp", "hosts"}));
@@ -250,6 +297,9 @@ int main(int argc, char** argv) {
   if (list_command->parsed()) return list(arguments);
   if (show_command->parsed()) return show(arguments);
   if (expand_command->parsed()) return expand(arguments);
+  if (cost_command->parsed() && cost_command->count("-P") == 0 && arguments.topology.empty()) {
+    return complain("of how many ranks? -P or -T says it");
+  }
   if (cost_command->parsed()) return cost(arguments);
   return verify(arguments);
 }

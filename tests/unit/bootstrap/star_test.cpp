@@ -112,8 +112,9 @@ TEST_P(AnyBootstrap, DescriptorTellsOfEvents) {
       }
       EXPECT_TRUE(next_event(b));
     }
+    // The root may hear from a rank that has begun the next round.
     pollfd entry{.fd = b.fd(), .events = POLLIN, .revents = 0};
-    if (b.fd() >= 0) {
+    if (b.fd() >= 0 && b.rank() != b.root()) {
       EXPECT_EQ(::poll(&entry, 1, 0), 0);
     }
     ASSERT_TRUE(b.all_gather("", Deadline::after(kPatient)).ok());

@@ -12,7 +12,8 @@ std::string value_of(const std::string& expression) {
   auto program = Program::parse("allreduce test\nlet f(x, y) = 10*x + y\nlet k = 5\nlet value = " + expression, "test");
   if (!program.ok()) return program.status().message();
   const Ast& ast = static_cast<const ParsedProgram&>(**program).ast();
-  Evaluator evaluator(ast, "test", 7, 2, 3, true);
+  const Hierarchy flat = Hierarchy::flat(7);
+  Evaluator evaluator(ast, "test", flat, 2, 3, true);
   int64_t value = 0;
   for (const Statement& statement : ast.body) evaluator.set(statement.slot, value = evaluator.eval(statement.a));
   return evaluator.ok() ? std::to_string(value) : evaluator.failure().message();
@@ -94,7 +95,7 @@ TEST(Parser, ErrorsNameLineColumnAndReason) {
       {"allreduce", "t:1:10: expected the algorithm's name after 'allreduce', found the end of the file"},
       {"allreduce\nfor k in 0..P { }", "t:2:1: expected the algorithm's name after 'allreduce', found 'for'"},
       {"allreduce x\nsend 1", "t:2:7: expected a region such as out[0], found the end of the file"},
-      {"allreduce x\n  sned 1 out[0]", "t:2:3: expected a statement (let, for, if, step, send, recv or copy)"},
+      {"allreduce x\n  sned 1 out[0]", "t:2:3: expected a statement (let, for, if, over, step, send, recv or copy)"},
       {"allreduce x\nstep { step { } }", "t:2:8: a step cannot stand inside a step"},
       {"allreduce x\nsend 1 out[0", "t:2:13: expected ']' after the index"},
       {"allreduce x\nstep { send 1 out[0]", "expected '}' to close the block of line 2, found the end of the file"},
@@ -111,7 +112,7 @@ TEST(Parser, ErrorsNameLineColumnAndReason) {
       {"allreduce x\nsend 1 out[0]\nscratch=2", "t:3:1: 'scratch' must stand before the first operation"},
       {"allreduce x\nlet r = 1", "t:2:5: 'r' has a meaning in every program"},
       {"allreduce x\nlet out = 1", "t:2:5: 'out' is a word of the language"},
-      {"allreduce x\nover node { }", "t:2:1: 'over' is reserved for a later version"},
+      {"allreduce x\ncode node { }", "t:2:1: 'code' is reserved for a later version"},
       {"allreduce x\nreplicate 2 { }", "'replicate' is reserved"},
       {"allreduce x\nif 1 { let k = 2 }\nsend k out[0]", "t:3:6: 'k' is not defined here"},
       {"allreduce x\nfor k in 0..2 { }\nsend k out[0]", "'k' is not defined here"},
