@@ -8,26 +8,33 @@
 
 namespace weft {
 
+// In which order the tiles of a block of `window` tiles go over a wire that several steps use. Both ends know it.
+enum class Order : uint8_t {
+  waves,  // a step of a tile with the next step of the tile before it: what was received is sent on while it is in
+          // cache
+  steps,  // all tiles of a step first: as many as the window are under way at once, however long they take
+};
+
 struct Schedule {
-  // One op on tile `tile` of a block of `window` tiles; in block b its key is b * stride + diagonal.
+  // One op on tile `tile` of a block of `window` tiles; in block b its key is b * stride + place.
   struct Entry {
-    uint32_t diagonal = 0;  // tile + step
+    uint32_t place = 0;  // in waves tile + step, else step
     uint32_t tile = 0;
     uint32_t op = 0;
   };
   struct Queue {
     int peer = -1;
     Verb verb = Verb::send;
-    std::vector<Entry> entries;  // of one block, by (diagonal, tile, op)
+    std::vector<Entry> entries;  // of one block, by (place, tile, op)
   };
   uint32_t window = 1;
-  uint32_t stride = 1;  // max(S, W)
+  uint32_t stride = 1;  // in waves max(S, W), else S
   std::vector<Queue> queues;
 
-  Schedule(const Plan& plan, uint32_t window);
+  Schedule(const Plan& plan, uint32_t window, Order order);
 };
 
-// Walks a queue over all blocks in key order. Two neighbouring blocks overlap: the keys of block b end at
+// Walks a queue over all blocks in key order. In waves two neighbouring blocks overlap: the keys of block b end at
 // b * stride + S + W - 2, and b + 1 begins at (b + 1) * stride; more than two never do, since S + W - 2 < 2 * stride.
 class Cursor {
  public:
@@ -64,7 +71,7 @@ class Cursor {
         upper_ = 0;
         continue;
       }
-      upper_is_next_ = upper_ < size && queue_->entries[upper_].diagonal + stride_ < queue_->entries[lower_].diagonal;
+      upper_is_next_ = upper_ < size && queue_->entries[upper_].place + stride_ < queue_->entries[lower_].place;
       return;
     }
   }

@@ -282,7 +282,7 @@ Result<PlanEntry> Engine::plan(const Choice& choice, Collective, int root, bool 
                         .hierarchy = &comm_.topology().hierarchy};
   auto expanded = expand(*choice.program, options);
   if (!expanded.ok()) return expanded.status();
-  PlanEntry entry{*expanded, std::make_shared<Schedule>(**expanded, choice.window)};
+  PlanEntry entry{*expanded, std::make_shared<Schedule>(**expanded, choice.window, choice.order)};
   constexpr size_t kMostPlans = 512;
   if (plans_.size() >= kMostPlans) plans_.clear();  // flows in flight keep theirs
   plans_[key] = entry;
@@ -366,7 +366,7 @@ PlanEntry Engine::point_to_point_plan(int peer, bool is_send) {
   plan->predecessors = {0};
   plan->successor_begin = {0, 0};
   const uint32_t window = comm_.tuner().window();
-  PlanEntry entry{plan, std::make_shared<Schedule>(*plan, window)};
+  PlanEntry entry{plan, std::make_shared<Schedule>(*plan, window, comm_.tuner().order())};
   plans_[key] = entry;
   return entry;
 }

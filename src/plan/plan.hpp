@@ -8,8 +8,9 @@
 // one tile only.
 //
 // Tiles. A chunk is cut into tiles; each op runs once for each tile, on that tile of each of its chunks.
-// For tile t, window W and S steps the ordering key of an op is floor(t/W)*max(S,W) + t mod W + step; both ends of a
-// wire order their messages by (key, tile, position in the program).
+// For tile t, window W and S steps the ordering key of an op is floor(t/W)*max(S,W) + t mod W + step inside a node, and
+// floor(t/W)*S + step where there are several (Order in bind/schedule.hpp); both ends of a wire order their messages by
+// (key, tile, position in the program).
 #pragma once
 
 #include <cstdint>

@@ -139,7 +139,7 @@ class Simulator {
 void Simulator::add(std::shared_ptr<const Plan> plan) {
   RankState state;
   state.plan = std::move(plan);
-  state.schedule = std::make_unique<Schedule>(*state.plan, window_);
+  state.schedule = std::make_unique<Schedule>(*state.plan, window_, options_.order);
   const size_t ops = state.plan->ops.size();
   state.lane_of.assign(ops, kNone);
   for (const Schedule::Queue& queue : state.schedule->queues) {
@@ -239,7 +239,7 @@ Status Simulator::make_symmetric() {
     if (other == 0) continue;
     auto plan = plan_of(other);
     if (!plan.ok()) return plan.status();
-    const Schedule schedule(**plan, window_);
+    const Schedule schedule(**plan, window_, options_.order);
     if (!same_as_first(**plan, schedule)) return no;
     for (LaneState& lane : first.lanes) {
       if (lane.queue->verb != Verb::send || lane.queue->peer != other) continue;

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "plan/plan.hpp"
+#include "bind/schedule.hpp"
 #include "program/program.hpp"
 #include "topology/topology.hpp"
 
@@ -28,6 +28,7 @@ struct SimulateOptions {
   size_t bytes = 0;  // of the call's larger buffer on a rank
   size_t tile_bytes = 512 << 10;
   uint32_t window = 8;
+  Order order = Order::steps;
   size_t eager_bytes = 8 << 10;
   int root = 0;
   bool in_place = true;

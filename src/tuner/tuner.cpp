@@ -1,6 +1,7 @@
 #include "tuner/tuner.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "plan/shape.hpp"
@@ -88,6 +89,7 @@ Choice Tuner::choose(Collective collective, size_t bytes) const {
   if (known.collective != collective || known.bytes != bytes) known = decide(collective, bytes);
   Choice choice;
   choice.window = window();
+  choice.order = order();
   if (known.index == kFree) return choice;
   const auto index = static_cast<size_t>(known.index);
   choice.program = programs_[index].get();
@@ -146,7 +148,22 @@ size_t Tuner::tile_bytes() const {
   return ((tile_bytes_ == 0 ? free : tile_bytes_) + 63) & ~size_t{63};
 }
 
-// Inside a node what is in flight should stay in the second-level caches; between nodes it should cover round trips.
-uint32_t Tuner::window() const { return window_ != 0 ? window_ : topology_.nodes > 1 ? 8 : 2; }
+// Inside a node what is in flight should stay in the second-level caches. Between nodes it should cover the round trip
+// of the longest link that is known, each rank of a group its share.
+uint32_t Tuner::window() const {
+  constexpr double kLeast = 8, kMost = 64;
+  if (window_ != 0) return window_;
+  if (topology_.nodes == 1) return 2;
+  const Hierarchy& tree = topology_.hierarchy;
+  double tiles = kLeast;
+  for (int level = 0; level < tree.levels(); ++level) {
+    const auto link = topology_.links.find(tree.name(level));
+    if (link == topology_.links.end()) continue;
+    const double members = static_cast<double>(tree.tail(-1)) / static_cast<double>(tree.tail(level - 1));
+    const double bytes = 2000 * link->second.latency_us / link->second.byte_ns / members;
+    tiles = std::max(tiles, std::ceil(bytes / static_cast<double>(tile_bytes())) + 2);
+  }
+  return static_cast<uint32_t>(std::min(tiles, kMost));
+}
 
 }  // namespace weft

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bind/schedule.hpp"
 #include "program/program.hpp"
 #include "topology/topology.hpp"
 #include "tuner/cost_model.hpp"
@@ -19,6 +20,7 @@ struct Choice {
   uint32_t program_index = 0;  // in the tuner's table
   size_t tile_bytes = 0;       // a multiple of 64
   uint32_t window = 1;
+  Order order = Order::waves;
   std::string_view reason;  // for the first call that took this program; lives as long as the tuner
 };
 
@@ -34,6 +36,7 @@ class Tuner {
   // Of point-to-point messages, and of all programs.
   size_t tile_bytes() const;
   uint32_t window() const;
+  Order order() const { return topology_.nodes > 1 ? Order::steps : Order::waves; }
   const std::vector<ProgramPtr>& programs() const { return programs_; }
 
  private:

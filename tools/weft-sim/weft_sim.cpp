@@ -127,6 +127,7 @@ weft::Result<std::vector<weft::SimulatedCall>> simulate_all(const Arguments& arg
     const weft::Links links = weft::links_of(*weft::default_tune(), cluster.topology);
     weft::SimulateOptions options{.tile_bytes = tuner->tile_bytes(),
                                   .window = tuner->window(),
+                                  .order = tuner->order(),
                                   .root = arguments.root,
                                   .in_place = !arguments.out_of_place,
                                   .record = record};
