@@ -298,6 +298,40 @@ WEFT_API weftResult_t weftScatterv(const void* sendbuff, const size_t sendcounts
                                    void* recvbuff, size_t recvcount, weftDataType_t datatype, int root, weftComm_t comm,
                                    weftStream_t stream);
 
+/* ---- Mixture of experts ---------------------------------------------------------------------------------------- */
+
+/* Tokens to the ranks of their experts, and the weighted sum of what the experts make of them back. Rank r has experts
+ * r*experts/n to (r+1)*experts/n - 1. A token crosses to a node (docs/topology.md) once, however many of its experts
+ * are there, and fans out inside; on the way back what a rank's, then a node's experts made of it is added up before it
+ * goes on. Counts are exchanged first, so any routing is legal: experts without tokens, all tokens to one expert. */
+typedef struct weftMoe* weftMoe_t;
+typedef struct {
+  size_t size;             /* sizeof(weftMoeConfig_t) */
+  int experts;             /* of all ranks; a multiple of n, at most 32767 of a rank */
+  int topk;                /* experts of a token, at most 64 */
+  size_t hidden;           /* elements of a token */
+  weftDataType_t datatype; /* weftFloat32, weftFloat16 or weftBfloat16 */
+  weftDataType_t wire;     /* how tokens are dispatched: datatype, or weftFloat8e4m3 with a float scale for each 128
+                            * elements (the largest of them becomes 448); a NaN stays one, an infinity becomes one */
+} weftMoeConfig_t;
+/* Local; all ranks give the same configuration (weftInvalidUsage at the first dispatch otherwise). comm must block, and
+ * outlive the handle. */
+WEFT_API weftResult_t weftMoeCreate(weftMoe_t* moe, weftComm_t comm, const weftMoeConfig_t* config);
+WEFT_API weftResult_t weftMoeDestroy(weftMoe_t moe);
+/* Collective. tokens: [ntokens][hidden]; experts: [ntokens][topk], -1 for none, an expert at most once for a token;
+ * weights: the same shape, finite. Fills rows, [*total][hidden], with the tokens of this rank's experts, those of the
+ * first expert first, then by the ranks that they come through and the order in which those have them; counts:
+ * [experts/n], how many rows each expert has. capacity: rows that there is room for; weftInvalidUsage where it is too
+ * small, with *total set, and nothing is lost: call weftMoeRows with enough. Blocks. */
+WEFT_API weftResult_t weftMoeDispatch(weftMoe_t moe, const void* tokens, const int32_t* experts, const float* weights,
+                                      size_t ntokens, void* rows, size_t capacity, size_t* counts, size_t* total);
+/* Local: the rows of the last dispatch, again. */
+WEFT_API weftResult_t weftMoeRows(weftMoe_t moe, void* rows, size_t capacity);
+/* Collective, after a dispatch: rows, as the dispatch gave them, hold what the experts made of them; out, of as many
+ * tokens as were dispatched, becomes for each the sum of weight * row over its experts (0 for one without). Added up in
+ * float and rounded to datatype once at the expert's rank, once on its node, and once here. Blocks. */
+WEFT_API weftResult_t weftMoeCombine(weftMoe_t moe, const void* rows, void* out);
+
 /* ---- Point to point, groups ------------------------------------------------------------------------------------ */
 
 /* Matched by pair of ranks, in order; both sides give the same count and type. To oneself only inside a group. */

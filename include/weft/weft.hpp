@@ -675,6 +675,55 @@ class Window {
   weftWindow_t window_ = nullptr;
 };
 
+// ---- Mixture of experts ---------------------------------------------------------------------------------------------
+
+// Tokens to the ranks of their experts, and the weighted sum of what those make of them back. A token is `hidden`
+// elements of T: float, or 16-bit numbers of the type that is given. The communicator outlives it.
+template <typename T>
+class Moe {
+ public:
+  Moe(const Communicator& comm, int experts, int topk, std::size_t hidden, weftDataType_t type, weftDataType_t wire)
+      : comm_(comm.raw()),
+        topk_(static_cast<std::size_t>(topk)),
+        hidden_(hidden),
+        local_(static_cast<std::size_t>(experts / comm.size())) {
+    const weftMoeConfig_t config{sizeof(weftMoeConfig_t), experts, topk, hidden, type, wire};
+    check(weftMoeCreate(&moe_, comm_, &config), "weftMoeCreate", comm_);
+  }
+  ~Moe() { weftMoeDestroy(moe_); }
+  Moe(const Moe&) = delete;
+  Moe& operator=(const Moe&) = delete;
+
+  // tokens: [n][hidden]; experts and weights: [n][topk]. `rows` becomes the tokens of this rank's experts, [sum of
+  // counts][hidden], `counts` how many each of them has.
+  void dispatch(std::span<const T> tokens, std::span<const std::int32_t> experts, std::span<const float> weights,
+                std::vector<T>& rows, std::vector<std::size_t>& counts) {
+    const std::size_t n = tokens.size() / hidden_;
+    if (tokens.size() != n * hidden_ || experts.size() != n * topk_ || weights.size() != n * topk_) {
+      throw Error(weftInvalidArgument,
+                  "Moe::dispatch: " + std::to_string(tokens.size()) + " elements, " + std::to_string(experts.size()) +
+                      " experts and " + std::to_string(weights.size()) + " weights; legal: n*hidden, n*topk, n*topk");
+    }
+    counts.resize(local_);
+    std::size_t total = 0;
+    const weftResult_t result = weftMoeDispatch(moe_, tokens.data(), experts.data(), weights.data(), n, rows.data(),
+                                                rows.size() / hidden_, counts.data(), &total);
+    const bool too_small = result == weftInvalidUsage && total * hidden_ > rows.size();
+    if (!too_small) check(result, "weftMoeDispatch", comm_);
+    rows.resize(total * hidden_);
+    if (too_small) check(weftMoeRows(moe_, rows.data(), total), "weftMoeRows", comm_);
+  }
+  // `rows` as dispatch gave them, with what the experts made of them; out: as many tokens as were dispatched.
+  void combine(std::span<const T> rows, std::span<T> out) {
+    check(weftMoeCombine(moe_, rows.data(), out.data()), "weftMoeCombine", comm_);
+  }
+
+ private:
+  weftComm_t comm_;
+  weftMoe_t moe_ = nullptr;
+  std::size_t topk_, hidden_, local_;
+};
+
 }  // namespace cpp
 }  // namespace weft
 #endif  // WEFT_WEFT_HPP_

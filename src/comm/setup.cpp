@@ -133,6 +133,7 @@ Status Comm::set_up(Deadline deadline) {
   WEFT_RETURN_IF_ERROR(make_transports());
   WEFT_RETURN_IF_ERROR(exchange(deadline, agreed_settings(config_, *programs, **tune, *file)));
   WEFT_RETURN_IF_ERROR(find_nodes(deadline));
+  WEFT_RETURN_IF_ERROR(verify_user_programs(*programs, topology_.hierarchy));
   WEFT_RETURN_IF_ERROR(choose_transports());
   WEFT_RETURN_IF_ERROR(make_tuner(*programs, *tune));
   status_file_ = StatusFile::try_create(

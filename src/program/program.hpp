@@ -35,6 +35,8 @@ Result<std::vector<ProgramPtr>> read_programs(const std::string& path);
 // Those of WEFT_ALGO_PATH: read, and verified for 1..17 ranks and, up to 1024, for `ranks`. Refuses with file, line and
 // reason; also where the collective has the name already.
 Result<std::vector<ProgramPtr>> load_user_programs(const std::string& path, int ranks);
+// Verifies them once more, for ranks in several levels of groups (up to 1024 ranks).
+Status verify_user_programs(const std::vector<ProgramPtr>& programs, const Hierarchy& hierarchy);
 
 struct ExpandOptions {
   int ranks = 1;

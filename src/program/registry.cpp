@@ -58,6 +58,8 @@ Status accept(const ProgramPtr& program, int ranks, const std::vector<ProgramPtr
   return verify(*program, ranks, {.roots = {ranks / 3}});
 }
 
+Status refused(const Status& why) { return error(why.code(), "WEFT_ALGO_PATH: {}", why.message()); }
+
 }  // namespace
 
 const std::vector<ProgramPtr>& builtin_programs() {
@@ -91,8 +93,17 @@ Result<std::vector<ProgramPtr>> read_programs(const std::string& path) {
   return programs;
 }
 
+Status verify_user_programs(const std::vector<ProgramPtr>& programs, const Hierarchy& hierarchy) {
+  const int ranks = hierarchy.ranks();
+  if (hierarchy.levels() == 1 || ranks > kMostVerifiedRanks) return {};
+  for (const ProgramPtr& program : programs) {
+    const Status status = verify(*program, ranks, {.roots = {0, ranks / 3, ranks - 1}, .hierarchy = &hierarchy});
+    if (!status.ok()) return refused(status);
+  }
+  return {};
+}
+
 Result<std::vector<ProgramPtr>> load_user_programs(const std::string& path, int ranks) {
-  const auto refused = [](const Status& why) { return error(why.code(), "WEFT_ALGO_PATH: {}", why.message()); };
   auto programs = read_programs(path);
   if (!programs.ok()) return refused(programs.status());
   std::vector<ProgramPtr> accepted;

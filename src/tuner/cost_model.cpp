@@ -55,7 +55,7 @@ Cost AlphaBetaModel::cost(const Program& program, size_t bytes) {
   const int below = std::clamp(static_cast<int>(std::bit_width(bytes)) - 1, 0, kFloors);
   const auto& measured = tune_->of(kind_).corrections;
   return {std::max(now, what.floors[static_cast<size_t>(below)]),
-          is_flat() && measured.contains(std::pair(program.collective(), program.name()))};
+          by_measurements() && measured.contains(std::pair(program.collective(), program.name()))};
 }
 
 AlphaBetaModel::Known& AlphaBetaModel::known(const Program& program) {
@@ -63,7 +63,7 @@ AlphaBetaModel::Known& AlphaBetaModel::known(const Program& program) {
   Known& known = place->second;
   if (!is_new) return known;
   const auto features =
-      is_flat() ? features_of(program, topology_.ranks) : features_of(program, topology_.hierarchy, links_);
+      by_measurements() ? features_of(program, topology_.ranks) : features_of(program, topology_.hierarchy, links_);
   known.features = features.ok() ? features.value() : Features{.steps = kNever};
   double floor = corrected(program, known.features, 0);
   for (int k = 0; k <= kFloors; ++k) {
@@ -76,7 +76,7 @@ AlphaBetaModel::Known& AlphaBetaModel::known(const Program& program) {
 double AlphaBetaModel::corrected(const Program& program, const Features& features, size_t bytes) const {
   const KindTune& tune = tune_->of(kind_);
   const Terms t = terms_of(features, bytes, tile_bytes_);
-  if (!is_flat()) return t.steps + t.messages + t.moved_kb + tune.gamma * t.combined_kb;
+  if (!by_measurements()) return t.steps + t.messages + t.moved_kb + tune.gamma * t.combined_kb;
   const double predicted =
       tune.alpha * t.steps + tune.message * t.messages + tune.beta * t.moved_kb + tune.gamma * t.combined_kb;
   return predicted * tune.correction(program.collective(), program.name(), topology_, bytes).value_or(1);

@@ -28,8 +28,8 @@ class CostModel {
 
 // Alpha-beta-gamma (Hockney, 1994; Thakur, Rabenseifner and Gropp, 2005) over the program's features, with tiles that
 // follow each other, times the correction that was measured. What a correction would make faster than a smaller call is
-// taken to be as fast. Ranks in several levels of groups (nodes, sites) have a link of its own for each level, and no
-// corrections.
+// taken to be as fast. Ranks in several levels of groups (nodes, sites), and hosts whose links are known, have a link
+// for each level and no corrections.
 class AlphaBetaModel : public CostModel {
  public:
   AlphaBetaModel(TunePtr tune, const Topology& topology, size_t tile_bytes);
@@ -41,6 +41,11 @@ class AlphaBetaModel : public CostModel {
     double steps = 0, messages = 0, moved_kb = 0, combined_kb = 0;
   };
   Terms terms(const Program& program, size_t bytes);
+  // Measurements of whole collectives are of one host, or of hosts of which nothing else is known.
+  bool by_measurements() const {
+    const Hierarchy& tree = topology_.hierarchy;
+    return tree.levels() == 1 && (kind_ != TopologyKind::hosts || !topology_.links.contains(tree.name(0)));
+  }
 
  private:
   struct Known {
@@ -48,7 +53,6 @@ class AlphaBetaModel : public CostModel {
     std::vector<double> floors;  // by k: the highest time of calls of 1, 2, 4, ... 2^k bytes
   };
   Known& known(const Program& program);
-  bool is_flat() const { return topology_.hierarchy.levels() == 1; }
   double corrected(const Program& program, const Features& features, size_t bytes) const;
 
   TunePtr tune_;

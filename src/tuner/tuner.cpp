@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "plan/shape.hpp"
+#include "status/parse.hpp"
 
 namespace weft {
 namespace {
@@ -43,38 +44,62 @@ Result<Tuner> Tuner::create(const Topology& topology, std::vector<ProgramPtr> pr
   tuner.window_ = window;
   tuner.model_ = std::make_unique<AlphaBetaModel>(tune, topology, tuner.tile_bytes());
   tuner.reasons_.resize(tuner.programs_.size());
-  std::fill(std::begin(tuner.forced_), std::end(tuner.forced_), kFree);
   for (size_t begin = 0; begin < forced.size();) {
     const size_t end = std::min(forced.find(',', begin), forced.size());
-    const std::string item = forced.substr(begin, end - begin);
+    if (end > begin) WEFT_RETURN_IF_ERROR(tuner.force(forced, forced.substr(begin, end - begin)));
     begin = end + 1;
-    if (item.empty()) continue;
-    const size_t colon = item.find(':');
-    const std::string name = colon == std::string::npos ? item : item.substr(colon + 1);
-    int only = -1;
-    if (colon != std::string::npos) {
-      const auto collective = collective_of(item.substr(0, colon));
-      if (collective) {
-        only = static_cast<int>(*collective);
-      } else {
-        return error(weftInvalidArgument, "WEFT_ALGO={}: no collective is called {}; legal: {}", forced,
-                     item.substr(0, colon), legal_names(tuner.programs_, -1));
-      }
-    }
-    bool found = false;
-    for (int c = 0; c < kCollectives; ++c) {
-      if (only >= 0 && c != only) continue;
-      const int index = find(tuner.programs_, static_cast<Collective>(c), name);
-      if (index == kFree) continue;
-      tuner.forced_[c] = index;
-      found = true;
-    }
-    if (!found) {
-      return error(weftInvalidArgument, "WEFT_ALGO={}: no algorithm is called {}; legal: {}", forced, item,
-                   legal_names(tuner.programs_, only));
-    }
   }
   return tuner;
+}
+
+// "ring", "allreduce:ring", or "allreduce:4K-1M:ring".
+Status Tuner::force(const std::string& all, const std::string& item) {
+  const size_t first = item.find(':'), last = item.rfind(':');
+  const std::string name = item.substr(last == std::string::npos ? 0 : last + 1);
+  int only = -1;
+  if (first != std::string::npos) {
+    const auto collective = collective_of(item.substr(0, first));
+    if (!collective) {
+      return error(weftInvalidArgument, "WEFT_ALGO={}: no collective is called {}; legal: {}", all,
+                   item.substr(0, first), legal_names(programs_, -1));
+    }
+    only = static_cast<int>(*collective);
+  }
+  Forced entry;
+  if (first != last) {
+    const std::string range = item.substr(first + 1, last - first - 1);
+    const size_t dash = range.find('-');
+    const auto low = parse_size(range.substr(0, dash));
+    const auto high = dash == std::string::npos         ? std::nullopt
+                      : range.substr(dash + 1) == "inf" ? SIZE_MAX
+                                                        : parse_size(range.substr(dash + 1));
+    if (!low || !high || *low >= *high) {
+      return error(weftInvalidArgument,
+                   "WEFT_ALGO={}: {} is no range of sizes; legal: LOW-HIGH, such as 0-4K or 1M-inf", all, range);
+    }
+    entry.low = *low;
+    entry.high = *high;
+  }
+  bool found = false;
+  for (int c = 0; c < kCollectives; ++c) {
+    if (only >= 0 && c != only) continue;
+    entry.index = find(programs_, static_cast<Collective>(c), name);
+    if (entry.index == kFree) continue;
+    forced_[c].push_back(entry);
+    found = true;
+  }
+  if (found) return {};
+  return error(weftInvalidArgument, "WEFT_ALGO={}: no algorithm is called {}; legal: {}", all, item,
+               legal_names(programs_, only));
+}
+
+// The last that names the size.
+int Tuner::forced(Collective collective, size_t bytes) const {
+  int index = kFree;
+  for (const Forced& entry : forced_[static_cast<int>(collective)]) {
+    if (bytes >= entry.low && bytes < entry.high) index = entry.index;
+  }
+  return index;
 }
 
 // Sizes are often powers of two: a multiplicative hash (Fibonacci) keeps them apart.
@@ -103,7 +128,7 @@ Choice Tuner::choose(Collective collective, size_t bytes) const {
 Tuner::Decision Tuner::decide(Collective collective, size_t bytes) const {
   const Hierarchy& ranks = topology_.hierarchy;
   Decision decision{.collective = collective, .bytes = bytes};
-  const int forced = forced_[static_cast<int>(collective)];
+  const int forced = this->forced(collective, bytes);
   if (forced != kFree && programs_[static_cast<size_t>(forced)]->supports(ranks)) {
     decision.index = forced;
     std::string& reason = reasons_[static_cast<size_t>(forced)];
@@ -137,7 +162,7 @@ std::string Tuner::explain(const Decision& decision, const Cost& best, int next,
     return fmt::format("{:.4g} us{}", cost.microseconds, cost.measured ? "" : " by the model alone");
   };
   std::string text =
-      forced_[static_cast<int>(decision.collective)] != kFree ? "the forced one is not for this number of ranks; " : "";
+      forced(decision.collective, decision.bytes) != kFree ? "the forced one is not for this number of ranks; " : "";
   text += fmt::format("predicted for {} bytes: {}", decision.bytes, predicted(best));
   if (next != kFree) text += fmt::format("; {}: {}", programs_[static_cast<size_t>(next)]->name(), predicted(second));
   return text;

@@ -26,7 +26,9 @@ struct Choice {
 
 class Tuner {
  public:
-  // `forced`: "ring" or "allreduce:ring,broadcast:chain". An unknown name is an error that lists the legal ones.
+  // `forced`: "ring" or "allreduce:ring,broadcast:chain", or for sizes from one to below another
+  // "allreduce:0-4K:flat,allreduce:64M-inf:ring"; the last that fits counts. What is not known is an error that lists
+  // what is legal.
   static Result<Tuner> create(const Topology& topology, std::vector<ProgramPtr> programs, const std::string& forced,
                               size_t tile_bytes, uint32_t window, const TunePtr& tune = default_tune());
 
@@ -52,7 +54,13 @@ class Tuner {
 
   Topology topology_;
   std::vector<ProgramPtr> programs_;
-  int forced_[kCollectives];
+  struct Forced {
+    size_t low = 0, high = SIZE_MAX;
+    int index = -1;
+  };
+  Status force(const std::string& all, const std::string& item);
+  int forced(Collective collective, size_t bytes) const;
+  std::vector<Forced> forced_[kCollectives];
   size_t tile_bytes_ = 0;
   uint32_t window_ = 0;
   std::unique_ptr<CostModel> model_;

@@ -182,6 +182,24 @@ TEST(LevelsByLabels, SitesAndRacks) {
   });
 }
 
+// A program of one's own that is wrong over levels only is refused where there are some.
+TEST(LevelsByFile, OwnProgramsAreVerified) {
+  const File own(
+      "allreduce mine\nrequires levels > 1\nover 0 step { if r == 0 { for i in 1..P send i out[0] } else recv 0 out[0] "
+      "}\n");
+  const std::string algorithm = own.path() + ".algo";
+  ASSERT_EQ(std::rename(own.path().c_str(), algorithm.c_str()), 0);
+  run_launched(4, [&](int rank) {
+    const Environment there(
+        {{"WEFT_ALGO_PATH", algorithm}, {"WEFT_TRANSPORT", "shm"}, {"WEFT_NODE", rank < 2 ? "a" : "b"}});
+    weftComm_t comm = nullptr;
+    EXPECT_EQ(weftCommInitEnv(&comm, nullptr), weftInvalidArgument);
+    EXPECT_NE(std::string(weftGetLastError(nullptr)).find("allreduce mine for 4 ranks"), std::string::npos)
+        << weftGetLastError(nullptr);
+  });
+  ::unlink(algorithm.c_str());
+}
+
 // Files that differ, and one that is wrong, are said on all ranks.
 TEST(LevelsByFile, Errors) {
   const File wrong("{\"weft_topology\": 2}");

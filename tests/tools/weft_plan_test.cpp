@@ -49,6 +49,28 @@ TEST(WeftPlan, AllThatIsBuiltInIsRight) {
   EXPECT_EQ(run.out().find("WRONG"), std::string::npos) << run.out();
 }
 
+TEST(WeftPlan, WhyAndBest) {
+  const Directory directory;
+  const std::string file = directory / "t.json";
+  std::ofstream(file) << R"({"weft_topology": 1, "ranks": 8, "levels": [
+      {"name": "node", "size": 4, "latency_us": 0.5, "bandwidth_GBs": 10},
+      {"name": "world", "latency_us": 500, "bandwidth_GBs": 1}]})";
+  Process why(weft_plan("why allreduce 64M -T " + file)), flat(weft_plan("why allreduce 64M -P 4 --kind shm"));
+  EXPECT_EQ(why.wait(), 0) << why.err();
+  EXPECT_NE(why.out().find("allreduce of 67108864 bytes, 8 ranks, 2 levels"), std::string::npos) << why.out();
+  EXPECT_EQ(std::ranges::count(why.out(), '*'), 1) << why.out();
+  EXPECT_EQ(flat.wait(), 0) << flat.err();
+  EXPECT_NE(flat.out().find("x "), std::string::npos) << flat.out();  // corrections
+  Process best(weft_plan("best allreduce 64M -T " + file));
+  EXPECT_EQ(best.wait(), 0) << best.err();
+  EXPECT_NE(best.out().find("simulated, not measured"), std::string::npos) << best.out();
+  EXPECT_NE(best.out().find("WEFT_ALGO=allreduce:"), std::string::npos) << best.out();
+  EXPECT_NE(best.out().find("as the library chooses: "), std::string::npos) << best.out();
+  expect_error(weft_plan("why allreduce 64M"), "of how many ranks?");
+  expect_error(weft_plan("why allreduse 64M -P 2"), "no collective is called 'allreduse'");
+  expect_error(weft_plan("best allreduce 64X -P 2"), "'64X' is not a size");
+}
+
 // A program that is not right can still be looked at, in each form.
 TEST(WeftPlan, WrongProgramsAreShownAndRefused) {
   const Directory directory;

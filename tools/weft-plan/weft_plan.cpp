@@ -11,8 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "advice.hpp"
 #include "cost.hpp"
 #include "plan/print.hpp"
+#include "plan/shape.hpp"
 #include "program/program.hpp"
 #include "status/parse.hpp"
 #include "topology/topology_file.hpp"
@@ -24,8 +26,8 @@ namespace {
 using weft::ProgramPtr;
 
 struct Arguments {
-  std::string what, algorithm, format = "text", path, counts = "1..33", sizes = "8,1K,64K,1M,64M", kind = "shm", tune,
-                               topology;
+  std::string what, size, algorithm, format = "text", path, counts = "1..33", sizes = "8,1K,64K,1M,64M", kind = "shm",
+                                     tune, topology;
   int ranks = 4, rank = 0, root = 0;
   bool in_place = false, source = false, oversubscribed = false;
 };
@@ -229,6 +231,33 @@ int cost(const Arguments& arguments) {
   return 0;
 }
 
+// Both of one call: a collective, and its bytes.
+int advise(const Arguments& arguments, bool simulated) {
+  const auto collective = weft::collective_of(arguments.what);
+  if (!collective || *collective == weft::Collective::sendrecv) {
+    return complain("no collective is called '" + arguments.what +
+                    "'; legal: allreduce, alltoall, ...: see weft-plan list");
+  }
+  const auto bytes = weft::parse_size(arguments.size);
+  if (!bytes) return complain("'" + arguments.size + "' is not a size; legal: a number, with K, M or G, such as 64M");
+  auto topologies = topologies_of(arguments, *weft::topology_kind_of(arguments.kind));
+  if (!topologies.ok()) return complain(topologies.status().message());
+  auto programs = all_programs(arguments);
+  if (!programs.ok()) return complain(programs.status().message());
+  auto tune = weft::read_tune(arguments.tune);
+  if (!tune.ok()) return complain(tune.status().message());
+  for (const weft::Topology& topology : *topologies) {
+    if (!simulated) {
+      std::cout << weft::why(*programs, *collective, topology, *tune, *bytes);
+      continue;
+    }
+    auto text = weft::best(*programs, *collective, topology, *tune, *bytes);
+    if (!text.ok()) return complain(text.status().message());
+    std::cout << *text;
+  }
+  return 0;
+}
+
 void add_path(CLI::App& command, Arguments& arguments) {
   command.add_option("--path", arguments.path, "Files and directories of your own, colon-separated")
       ->envname("WEFT_ALGO_PATH");
@@ -281,6 +310,23 @@ int main(int argc, char** argv) {
   verify_command->add_option("-P,--ranks", arguments.counts, "Rank counts: 4, 1..33, or a list such as 1..17,64");
   add_topology(*verify_command, arguments);
 
+  const auto add_advice = [&](const char* name, const char* help) {
+    CLI::App* command = app.add_subcommand(name, help);
+    command->add_option("collective", arguments.what, "allreduce, alltoall, ...")->required();
+    command->add_option("bytes", arguments.size, "Size of the call, such as 64M")->required();
+    add_path(*command, arguments);
+    command->add_option("-P,--ranks", arguments.counts, "Rank counts, as of verify");
+    add_topology(*command, arguments);
+    command->add_option("--kind", arguments.kind, "Of -P ranks: shm, tcp or hosts")
+        ->check(CLI::IsMember({"shm", "tcp", "hosts"}));
+    command->add_flag("--oversubscribed", arguments.oversubscribed, "The ranks outnumber the cores");
+    command->add_option("--tune", arguments.tune, "A file that weft-tune wrote")->envname("WEFT_TUNE_FILE");
+    return command;
+  };
+  CLI::App* why_command =
+      add_advice("why", "What the cost model says of each algorithm for one call, part by part (*: taken)");
+  CLI::App* best_command = add_advice("best", "The fastest algorithm, tile and window by simulation, as variables");
+
   CLI::App* cost_command =
       app.add_subcommand("cost", "Predicted time of each algorithm, and which one a call would take (*)");
   add_names(*cost_command, arguments);
@@ -297,9 +343,12 @@ int main(int argc, char** argv) {
   if (list_command->parsed()) return list(arguments);
   if (show_command->parsed()) return show(arguments);
   if (expand_command->parsed()) return expand(arguments);
-  if (cost_command->parsed() && cost_command->count("-P") == 0 && arguments.topology.empty()) {
-    return complain("of how many ranks? -P or -T says it");
+  for (const CLI::App* command : {cost_command, why_command, best_command}) {
+    if (command->parsed() && command->count("-P") == 0 && arguments.topology.empty()) {
+      return complain("of how many ranks? -P or -T says it");
+    }
   }
+  if (why_command->parsed() || best_command->parsed()) return advise(arguments, best_command->parsed());
   if (cost_command->parsed()) return cost(arguments);
   return verify(arguments);
 }

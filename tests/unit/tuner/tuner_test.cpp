@@ -245,6 +245,30 @@ TEST(Tuner, SaysWhy) {
             "forced");
 }
 
+TEST(Tuner, ForcedForRangesOfSizes) {
+  const Topology topology = topology_of(TopologyKind::shm, 4);
+  const Tuner tuner = tuner_of(topology, builtin_programs(), default_tune(),
+                               "ring,allreduce:0-4K:flat,allreduce:1M-inf:halving_doubling,broadcast:8-16:chain");
+  const auto name = [&](Collective collective, size_t bytes) {
+    return tuner.choose(collective, bytes).program->name();
+  };
+  EXPECT_EQ(name(Collective::allreduce, 0), "flat");
+  EXPECT_EQ(name(Collective::allreduce, 4095), "flat");
+  EXPECT_EQ(name(Collective::allreduce, 4096), "ring");
+  EXPECT_EQ(name(Collective::allreduce, 1 << 20), "halving_doubling");
+  EXPECT_EQ(name(Collective::broadcast, 15), "chain");
+  EXPECT_EQ(name(Collective::broadcast, 16), tuner_of(topology).choose(Collective::broadcast, 16).program->name());
+  for (const auto& [text, reason] : {std::pair("allreduce:4K-1K:ring", "4K-1K is no range of sizes; legal: LOW-HIGH"),
+                                     {"allreduce:x-1K:ring", "x-1K is no range"},
+                                     {"allreduce:4K:ring", "4K is no range"},
+                                     {"allreduce:0-4K:rink", "no algorithm is called allreduce:0-4K:rink; legal: "},
+                                     {"allredu:0-4K:ring", "no collective is called allredu"}}) {
+    const auto refused = Tuner::create(topology, builtin_programs(), text, 0, 0);
+    ASSERT_FALSE(refused.ok()) << text;
+    EXPECT_NE(refused.status().message().find(reason), std::string::npos) << refused.status().message();
+  }
+}
+
 TEST(Tuner, KindsOfTopology) {
   for (const TopologyKind kind : kKinds) EXPECT_EQ(kind_of(topology_of(kind, 5)), kind);
   EXPECT_EQ(kind_of(Topology{}), TopologyKind::shm);
