@@ -6,6 +6,8 @@ predicts every algorithm of every collective from that; then each is run. Nothin
 calibrate anything. Probes and runs take turns, so that both see the machine in the same mood.
 
     perf/predict/predict.py --build build                      a table of errors, and of the worst misses
+    perf/predict/predict.py --build build --sites 2x2,3x2 --transports "" --mbit 400 --delay-ms 5
+                                                               sites in network namespaces (perf/wan/weft-wan; root)
 
 The error is |predicted / measured - 1|. "choice" is the measured time of the algorithm that is predicted to be the
 fastest, over that of the fastest one.
@@ -14,6 +16,8 @@ import argparse
 import collections
 import contextlib
 import csv
+import importlib.machinery
+import importlib.util
 import json
 import math
 import os
@@ -25,6 +29,15 @@ import tempfile
 
 PROGRAMS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
             "broadcast": "broadcast", "reduce": "reduce", "alltoall": "alltoall"}
+def load(path):
+    """A program without .py at its end, as a module."""
+    loader = importlib.machinery.SourceFileLoader(path.name.replace("-", "_"), str(path))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
+
+
+weft_wan = load(pathlib.Path(__file__).resolve().parent.parent / "wan/weft-wan")
 CORES = len(os.sched_getaffinity(0))
 
 
@@ -60,13 +73,20 @@ class Build:
 class Case:
     """One number of ranks over one transport."""
 
+    iterations, cycles, warmup = 1000, 3, 3  # iterations at most
+
     def __init__(self, build, transport, ranks, args):
         self.build, self.transport, self.ranks, self.args = build, transport, ranks, args
         self.name = f"{transport} {ranks}"
 
+    def place(self):
+        return contextlib.nullcontext()
+
+    def job(self, environment, *command):
+        self.build.run(self.build.job(self.ranks, *command), {"WEFT_TRANSPORT": self.transport, **environment})
+
     def probe(self, path):
-        self.build.run(self.build.job(self.ranks, self.build.program("weft-probe"), "-o", path),
-                       {"WEFT_TRANSPORT": self.transport})
+        self.job({}, self.build.program("weft-probe"), "-o", path)
 
     def predict(self, path, collective):
         sizes = ",".join(map(str, self.args.sizes))
@@ -79,15 +99,14 @@ class Case:
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder, "out.json")
             iterations = 200 if size <= 4096 else 40 if size <= 1 << 18 else 8
-            self.build.run(self.build.job(self.ranks, self.build.program(PROGRAMS[collective] + "_perf"), "-b", size, "-e",
-                                          size, "-n", iterations, "-N", 3, "-w", 3, "-c", 0, "-a", 3, "-J", out),
-                           {"WEFT_TRANSPORT": self.transport, "WEFT_ALGO": f"{collective}:{algorithm}",
-                            "WEFT_TOPOLOGY": str(path)})
+            self.job({"WEFT_ALGO": f"{collective}:{algorithm}", "WEFT_TOPOLOGY": str(path)},
+                     self.build.program(PROGRAMS[collective] + "_perf"), "-b", size, "-e", size, "-n",
+                     min(iterations, self.iterations), "-N", self.cycles, "-w", self.warmup, "-c", 0, "-a", 3, "-J", out)
             rows = json.loads(out.read_text())["results"]
         return rows[0]["size"], rows[0]["in_place"]["time"]
 
     def run(self, rows):
-        with tempfile.TemporaryDirectory() as folder:
+        with self.place(), tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "topology.json")
             predicted, measured = collections.defaultdict(list), collections.defaultdict(list)
             for _ in range(self.args.turns):
@@ -101,6 +120,29 @@ class Case:
         for key, times in measured.items():
             rows.append({"case": self.name, "collective": key[0], "algorithm": key[1], "bytes": key[2],
                          "predicted_us": statistics.median(predicted[key]), "measured_us": statistics.median(times)})
+
+
+class SitesCase(Case):
+    """Sites with long links between them, so many ranks at each."""
+
+    iterations, cycles, warmup = 2, 1, 1
+
+    def __init__(self, build, shape, args):
+        sites, ranks = map(int, shape.split("x"))
+        super().__init__(build, f"sites {shape}", sites * ranks, args)
+        self.sites, self.each = sites, ranks
+        self.name = f"sites {shape}"
+
+    def place(self):
+        link = ["--mbit", self.args.mbit, "--delay-ms", self.args.delay_ms]
+        self.there = weft_wan.Sites(self.sites, weft_wan.link_program(self.build.folder), link)
+        return self.there
+
+    def job(self, environment, *command):
+        done = self.there.job(self.build.program("weft-run"), self.each, command, environment, capture_output=True, text=True,
+                              timeout=120)
+        if done.returncode != 0:
+            raise RuntimeError(f"{command[0]}: {done.returncode}: {done.stderr.strip()[-300:]}")
 
 
 def percentile(values, part):
@@ -147,18 +189,26 @@ def main():
     parser.add_argument("--collectives", default=",".join(PROGRAMS))
     parser.add_argument("--sizes", default="1K,64K,1M,16M", help="bytes of the call, each a multiple of 16 for each rank")
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--sites", default="", help="2x2,3x2: sites of so many ranks each")
+    parser.add_argument("--mbit", type=float, default=400)
+    parser.add_argument("--delay-ms", type=float, default=5)
     parser.add_argument("--csv", help="write all pairs there")
     args = parser.parse_args()
     args.sizes = [size_of(text) for text in args.sizes.split(",")]
     args.collectives = args.collectives.split(",")
     build, rows = Build(args.build), []
-    for transport in args.transports.split(","):
-        for ranks in map(int, args.ranks.split(",")):
-            try:
-                Case(build, transport, ranks, args).run(rows)
-            except (RuntimeError, subprocess.TimeoutExpired) as problem:
-                print(f"predict: {transport} {ranks}: {problem}", file=sys.stderr)
-            print(f"predict: {transport} {ranks}: {len(rows)} pairs", file=sys.stderr)
+    cases = [Case(build, transport, ranks, args) for transport in filter(None, args.transports.split(","))
+             for ranks in map(int, args.ranks.split(","))]
+    if args.sites:
+        if reason := weft_wan.why_not(build.folder):
+            sys.exit(f"predict: {reason}")
+        cases += [SitesCase(build, shape, args) for shape in args.sites.split(",")]
+    for case in cases:
+        try:
+            case.run(rows)
+        except (RuntimeError, subprocess.TimeoutExpired) as problem:
+            print(f"predict: {case.name}: {problem}", file=sys.stderr)
+        print(f"predict: {case.name}: {len(rows)} pairs", file=sys.stderr)
     if not rows:
         sys.exit("predict: nothing was measured")
     if args.csv:
