@@ -247,7 +247,7 @@ TEST(TraceFile, B121_IsWrittenAndCountsWhatItDropped) {
         if (event["ph"] != "X") continue;
         EXPECT_EQ(event["pid"], rank);
         operations += event["cat"] == "operation";
-        tiles += event["cat"] == "send" || event["cat"] == "recv";
+        tiles += event["cat"] == "send" || event["cat"] == "recv" || event["cat"] == "copy";
       }
       const int dropped = json["otherData"]["dropped_events"];
       if (overrun) {

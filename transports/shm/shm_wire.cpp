@@ -155,7 +155,8 @@ void ShmWire::handle(const Record& record) {
   Fd fd;
   if (carries) {
     if (passed_.empty()) {
-      fail(WireError::Kind::broken, "shm: a descriptor was lost on its way (is the limit of open files reached?)");
+      // The kernel drops what there is no room for, and says nothing.
+      fail(WireError::Kind::broken, system_error(EMFILE, "shm: a descriptor was lost on its way").message());
       return;
     }
     fd = std::move(passed_.front());
