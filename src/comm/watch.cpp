@@ -16,9 +16,11 @@ using std::chrono::milliseconds;
 // How long a wire's trouble waits for the control plane to name its cause.
 constexpr milliseconds kReasonWait{1000};
 
-// "S <sequence> <signature> <waiting for>\n<text>": a stalled operation. "E <code>\n<text>": the sender's end.
+// "S <sequence> <signature> <waiting for> <peer> <sends>\n<text>": a stalled operation. "E <code>\n<text>": the
+// sender's end.
 std::string pack(const Doing& doing) {
-  return fmt::format("S {} {} {}\n{}", doing.sequence, doing.signature, doing.waiting_for, doing.text);
+  return fmt::format("S {} {} {} {} {}\n{}", doing.sequence, doing.signature, doing.waiting_for, doing.peer,
+                     doing.sends ? 1 : 0, doing.text);
 }
 
 bool read_number(std::string_view* text, int64_t* number) {
@@ -45,12 +47,14 @@ std::string Watch::name(uint32_t sequence) const {
 }
 
 Status Watch::compare(int from, const Doing& theirs, const Doing* doing) {
-  if (theirs.sequence & MessageId::kPointToPoint) return {};
+  const bool pair = (theirs.sequence & MessageId::kPointToPoint) != 0;
+  if (pair && theirs.peer != comm_.rank()) return {};
   std::optional<Doing> mine;
-  if (doing != nullptr && doing->sequence == theirs.sequence) {
+  if (doing != nullptr && doing->sequence == theirs.sequence &&
+      (!pair || (doing->peer == from && doing->sends != theirs.sends))) {
     mine = *doing;
   } else {
-    mine = comm_.engine().past(theirs.sequence);
+    mine = pair ? comm_.engine().past_pair(theirs.sequence, from, !theirs.sends) : comm_.engine().past(theirs.sequence);
   }
   if (!mine.has_value() || mine->signature == theirs.signature) return {};
   if (said_sequence_ != mine->sequence) say(*mine);  // so that they can tell, too
@@ -67,7 +71,7 @@ Status Watch::take_alert(int from, const std::string& text, const Doing* doing, 
   if (rest.size() < 2) return {};
   const char kind = rest[0];
   rest.remove_prefix(2);
-  int64_t a = 0, b = 0, c = 0;
+  int64_t a = 0, b = 0, c = 0, peer = 0, sends = 0;
   if (kind == 'E') {
     if (!read_number(&rest, &a)) return {};
     *known = true;  // it has told everybody
@@ -75,8 +79,12 @@ Status Watch::take_alert(int from, const std::string& text, const Doing* doing, 
     return Status(code == weftInvalidUsage || code == weftTimeout || code == weftAborted ? code : weftRemoteError,
                   fmt::format("rank {} reports: {}", from, rest));
   }
-  if (kind != 'S' || !read_number(&rest, &a) || !read_number(&rest, &b) || !read_number(&rest, &c)) return {};
-  Doing theirs{static_cast<uint32_t>(a), static_cast<uint32_t>(b), static_cast<int>(c), std::string(rest)};
+  if (kind != 'S') return {};
+  for (int64_t* number : {&a, &b, &c, &peer, &sends}) {
+    if (!read_number(&rest, number)) return {};
+  }
+  Doing theirs{static_cast<uint32_t>(a), static_cast<uint32_t>(b), static_cast<int>(c),
+               std::string(rest),        static_cast<int>(peer),   sends != 0};
   words_[static_cast<size_t>(from)] = Word{theirs, Clock::now()};
   return compare(from, theirs, doing);
 }
@@ -116,11 +124,9 @@ Status Watch::wire_trouble(const Doing* doing) {
     trouble_since_ = Clock::now();
     if (doing != nullptr && trouble.kind == WireError::Kind::mismatch) say(*doing);
   }
-  // Each of the two has said what it is in.
-  const auto& word = words_[static_cast<size_t>(bad->peer())];
-  if (doing != nullptr && trouble.kind == WireError::Kind::mismatch && word.has_value() &&
-      word->doing.sequence == doing->sequence && word->doing.signature != doing->signature) {
-    return differ(*doing, bad->peer(), word->doing);
+  const auto& word = words_[static_cast<size_t>(bad->peer())];  // it may have said before what it is in
+  if (trouble.kind == WireError::Kind::mismatch && word.has_value()) {
+    WEFT_RETURN_IF_ERROR(compare(bad->peer(), word->doing, doing));
   }
   const bool may_be_explained = trouble.kind == WireError::Kind::closed || trouble.kind == WireError::Kind::mismatch;
   if (may_be_explained && Clock::now() - trouble_since_ < kReasonWait) return {};

@@ -25,6 +25,9 @@ struct Doing {
   uint32_t signature = 0;
   int waiting_for = -1;
   std::string text;  // "allreduce of 1000 float, sum"
+  // Of a point-to-point call: both its directions are numbered by themselves.
+  int peer = -1;
+  bool sends = false;
 };
 
 class Watch {

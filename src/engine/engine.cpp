@@ -449,7 +449,11 @@ bool Engine::progress() {
 void Engine::finish(Operation& operation, Status result) {
   if (operation.flow != nullptr) {
     comm_.recorder().end(operation.ticket, result.ok());
-    if (result.ok() && !(operation.id.sequence & MessageId::kPointToPoint)) {
+    const Call& call = operation.call;
+    if (result.ok() && call.collective == Collective::sendrecv) {
+      past_pairs_[pairs_over_++ % past_pairs_.size()] = {
+          operation.id.sequence, operation.id.signature, call.root, call.is_send, call.type, call.count};
+    } else if (result.ok()) {
       past_[operation.id.sequence % past_.size()] = {operation.id.sequence, operation.id.signature};
     }
     if (trace_enabled()) {
@@ -495,6 +499,20 @@ std::optional<Doing> Engine::past(uint32_t sequence) const {
   return doing;
 }
 
+std::optional<Doing> Engine::past_pair(uint32_t sequence, int peer, bool sends) const {
+  for (const PastPair& past : past_pairs_) {
+    if (past.sequence != sequence || past.peer != peer || past.sends != sends) continue;
+    Call call;
+    call.collective = Collective::sendrecv;
+    call.root = past.peer;
+    call.is_send = past.sends;
+    call.type = past.type;
+    call.count = past.count;
+    return Doing{sequence, past.signature, -1, describe(call), peer, sends};
+  }
+  return std::nullopt;
+}
+
 void Engine::note_moves() {
   const auto now = Clock::now();
   for (const OperationPtr& operation : active_) {
@@ -503,8 +521,10 @@ void Engine::note_moves() {
 }
 
 Doing Engine::doing(const Operation& operation) const {
+  const Call& call = operation.call;
+  const bool pair = call.collective == Collective::sendrecv;
   return {operation.id.sequence, operation.id.signature, operation.flow == nullptr ? -1 : operation.flow->waiting_for(),
-          describe(operation.call)};
+          describe(call),        pair ? call.root : -1,  pair && call.is_send};
 }
 
 const Operation* Engine::oldest() const {

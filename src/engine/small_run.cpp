@@ -121,7 +121,7 @@ bool Engine::run_small(const SmallRecord& record, const CallHead& call, Status* 
 Doing SmallRun::doing() const {
   Call whole;
   static_cast<CallHead&>(whole) = call;
-  return {sequence, record.signature, op->wire == nullptr ? -1 : op->wire->peer(), describe(whole)};
+  return {sequence, record.signature, op->wire == nullptr ? -1 : op->wire->peer(), describe(whole), -1, false};
 }
 
 bool Engine::small_send(const SmallOp& op, const MessageId& id, const std::byte* src, Wait& wait, const SmallRun& now) {
