@@ -46,6 +46,15 @@ void RingWire::send(SendRequest& request) {
   queued_.push(&request);
 }
 
+void RingWire::send_view(SendRequest& request) {
+  request.done = false;
+  std::fill(std::begin(request.scratch), std::end(request.scratch), 0);
+  RingSlot* slot = connected_ && queued_.empty() ? rings_.tx.claim() : nullptr;
+  bool possible = false;
+  if (slot == nullptr || !issue_view(request, slot, &possible)) return send(request);
+  count_sent(request.source.bytes);
+}
+
 // Puts the request into the ring, whole; false while there is no room for all of it. A request whose memory the peer
 // will read goes to viewed_.
 bool RingWire::issue(SendRequest& request) {
@@ -64,11 +73,8 @@ bool RingWire::issue(SendRequest& request) {
     if (request.scratch[1] == 0) issued = issue_view(request, slot, &possible);
     if (!possible) issued = issue_fragments(request, slot);
   }
-  if (!issued) return false;
-  ++stats_.messages_sent;
-  stats_.bytes_sent += bytes;
-  if (rings_.tx.consumer_sleeps()) wake_peer();
-  return true;
+  if (issued) count_sent(bytes);
+  return issued;
 }
 
 bool RingWire::issue_eager(SendRequest& request, RingSlot* slot) {

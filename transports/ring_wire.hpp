@@ -46,9 +46,7 @@ class RingWire : public Wire {
       slot->ringed.part = static_cast<uint32_t>(bytes);
       rings_.tx.publish(slot, id, bytes, SlotKind::ringed);
     }
-    ++stats_.messages_sent;
-    stats_.bytes_sent += bytes;
-    if (rings_.tx.consumer_sleeps()) wake_peer();
+    count_sent(bytes);
     return true;
   }
   // The payload of the message, when it is the ring's oldest and lies there whole; nullptr while nothing is there.
@@ -77,6 +75,9 @@ class RingWire : public Wire {
     stats_.bytes_received += bytes;
     if (rings_.rx.producer_sleeps()) wake_peer();
   }
+
+  // A message that the peer reads where it lies, if it can: done when it has been read.
+  void send_view(SendRequest& request);
 
   // Largest message that is copied through the byte ring when the peer could read it in place instead.
   static constexpr size_t kEager = 32 << 10;
@@ -140,6 +141,11 @@ class RingWire : public Wire {
   static constexpr size_t kMostEarly = 8192, kMostEarlyBytes = 64 << 20;
 
   bool issue(SendRequest& request);
+  void count_sent(size_t bytes) {
+    ++stats_.messages_sent;
+    stats_.bytes_sent += bytes;
+    if (rings_.tx.consumer_sleeps()) wake_peer();
+  }
   bool issue_eager(SendRequest& request, RingSlot* slot);
   bool issue_view(SendRequest& request, RingSlot* slot, bool* possible);
   bool issue_fragments(SendRequest& request, RingSlot* slot);

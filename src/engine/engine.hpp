@@ -125,6 +125,7 @@ class Engine {
   bool small_recv(const SmallOp& op, const MessageId& id, std::byte* dst, const std::byte* acc, Wait& wait,
                   const SmallRun& now);
   bool explain_early(Wait& wait, const SmallRun& now);
+  void send_view(const SmallOp& op, const MessageId& id, std::byte* src, size_t place);
   bool small_send(const SmallOp& op, const MessageId& id, const std::byte* src, Wait& wait, const SmallRun& now);
 
   bool take_inbox();
@@ -172,6 +173,7 @@ class Engine {
   std::unordered_map<uint64_t, PlanEntry> plans_;
   SmallCache small_;
   Scratch small_scratch_;
+  std::array<SmallView, SmallRecord::kMostViewed> small_views_;
   Fd bell_;
   std::atomic<bool> sleeping_{false};
   bool armed_ = false;          // by try_arm

@@ -6,6 +6,10 @@
 namespace weft {
 namespace {
 
+// Between two that both send and receive, sends from this size on are read in place: one copy less, for a system call
+// and the wait for its end. One that only sends runs ahead instead, up to RingWire::kEager.
+constexpr size_t kViewFrom = 12 << 10;
+
 // Buffers are bound to these while a record is compiled; only differences are kept.
 std::byte* base_of(uint32_t buffer) { return reinterpret_cast<std::byte*>(uintptr_t{buffer + 1} << 40); }
 
@@ -40,6 +44,7 @@ class Compiler {
       begin = end;
     }
     fuse();
+    if (!view_sends()) return nullptr;
     record_->element = static_cast<uint32_t>(geometry_.element_bytes());
     return std::move(record_);
   }
@@ -58,12 +63,13 @@ class Compiler {
     }
     if (pieces.empty()) return true;  // no message at either end
     small.wire = wire_to_(owner_, op.peer);
-    if (small.wire == nullptr || pieces.size() > 1 || pieces[0].bytes > small.wire->eager_bytes()) return false;
+    if (small.wire == nullptr || pieces.size() > 1) return false;
+    small.ring = small.wire->ring_wire();
+    if (pieces[0].bytes > small.wire->eager_bytes() && (small.ring == nullptr || op.reduce)) return false;
     small.bytes = static_cast<uint32_t>(pieces[0].bytes);
     (send ? small.src : small.dst) = place_of(pieces[0].data);
     if (op.reduce) small.src = place_of(beside[0].data);
     small.index = posted_[{op.peer, send}]++;
-    small.ring = small.wire->ring_wire();
     record_->ops.push_back(small);
     return true;
   }
@@ -79,7 +85,7 @@ class Compiler {
       std::vector<Piece> pieces, beside;
       geometry_.pieces(plan_.dst(op), src.subspan(source * per_source, per_source), 0, &pieces, &beside);
       if (pieces.empty()) return true;
-      if (pieces.size() > 1 || pieces[0].bytes > RingWire::kEager) return false;
+      if (pieces.size() > 1 || (op.sources > 1 && pieces[0].bytes > RingWire::kEager)) return false;
       small.bytes = static_cast<uint32_t>(pieces[0].bytes);
       small.dst = place_of(pieces[0].data);
       small.src = place_of(beside[0].data);
@@ -127,6 +133,29 @@ class Compiler {
       ops[i].src = other;
       ops.erase(ops.begin() + static_cast<ptrdiff_t>(user));
     }
+  }
+
+  // Large sends are read by the peer where they lie, if nothing writes there afterwards. One that waited for its peer
+  // before it went on could wait for ever.
+  bool view_sends() {
+    size_t viewed = 0;
+    auto& ops = record_->ops;
+    const bool receives = std::any_of(ops.begin(), ops.end(), [](const SmallOp& op) {
+      return op.kind == SmallOp::Kind::recv || op.kind == SmallOp::Kind::recv_reduce;
+    });
+    const size_t from = receives ? kViewFrom : RingWire::kEager + 1;
+    for (size_t i = 0; i < ops.size(); ++i) {
+      if (ops[i].kind != SmallOp::Kind::send || ops[i].ring == nullptr || ops[i].bytes < from) continue;
+      bool kept = viewed < SmallRecord::kMostViewed;
+      for (size_t j = i + 1; j < ops.size(); ++j) {
+        kept = kept &&
+               (ops[j].kind == SmallOp::Kind::send || !overlap(ops[j].dst, ops[j].bytes, ops[i].src, ops[i].bytes));
+      }
+      if (!kept && ops[i].bytes > RingWire::kEager) return false;
+      ops[i].viewed = kept;
+      viewed += kept;
+    }
+    return true;
   }
 
   const Plan& plan_;

@@ -1,7 +1,8 @@
 // Small calls are compiled: a plan whose every message is one eager piece becomes a straight-line record, kept under
 // (collective, count, type, op, root), and a repeated call is one look-up and a walk over it in key order: what was
 // checked when the record was made need not be checked again.
-// Its sends are done when they are issued, so nothing but the order of the record needs to be kept.
+// Its sends are done when they are issued, so nothing but the order of the record needs to be kept. Where nothing after
+// a send writes to its source, the peer may also read that in place: then the record is over when all have been read.
 #pragma once
 
 #include <memory>
@@ -27,12 +28,14 @@ struct SmallOp {
   uint32_t index = 0;  // of the message
   uint32_t bytes = 0;
   SmallPlace dst, src;        // src: of send and copy; recv_reduce's accumulator
+  bool viewed = false;        // a send: the peer reads it where it lies
   uint32_t first_source = 0;  // of combine, in SmallRecord::sources
   Wire* wire = nullptr;
   RingWire* ring = nullptr;
 };
 
 struct SmallRecord {
+  static constexpr size_t kMostViewed = 8;
   uint32_t signature = 0;
   uint32_t element = 1;
   ReduceFn reduce = nullptr;
@@ -40,6 +43,13 @@ struct SmallRecord {
   std::vector<SmallPlace> sources;
   size_t scratch_bytes = 0;
   OpShape shape;
+};
+
+// A send that the peer reads in place, under way.
+struct SmallView {
+  const SmallOp* op = nullptr;
+  Piece piece;
+  SendRequest request;
 };
 
 // Compiles; null when the plan with this geometry has anything that is not small. The geometry's buffers are replaced.

@@ -9,8 +9,8 @@ namespace {
 
 Wire* wire_of(void* comm, int peer) { return static_cast<Comm*>(comm)->wire(peer); }
 
-constexpr int kPeeks = 16;               // looks at a ring between two pauses
-constexpr size_t kMostSmall = 64 << 10;  // bytes of a call that is tried
+constexpr int kPeeks = 16;              // looks at a ring between two pauses
+constexpr size_t kMostSmall = 1 << 20;  // bytes of a call that is tried
 
 // Which calls may be small: those whose shape the key holds whole.
 bool may_be_small(const Call& call) {
@@ -137,6 +137,15 @@ bool Engine::small_send(const SmallOp& op, const MessageId& id, const std::byte*
   return true;
 }
 
+void Engine::send_view(const SmallOp& op, const MessageId& id, std::byte* src, size_t place) {
+  SmallView& view = small_views_[place];
+  view.op = &op;
+  view.piece = {src, op.bytes};
+  view.request.id = id;
+  view.request.source = {&view.piece, 1, op.bytes};
+  op.ring->send_view(view.request);
+}
+
 // Messages that nobody asked for may be of an operation that this rank has ended as another call; then the
 // communicator fails here, as soon as it is known what the sender called.
 bool Engine::explain_early(Wait& wait, const SmallRun& now) {
@@ -188,12 +197,17 @@ bool Engine::run_ops(const SmallRecord& record, const CallHead& call, uint32_t s
   const auto at = [&base](const SmallPlace& place) { return base[place.buffer] + place.offset; };
   Wait wait(spins_);
   SmallRun now{call, record, sequence, nullptr};
+  size_t views = 0;
   for (const SmallOp& op : record.ops) {
     now.op = &op;
     const MessageId id{sequence, op.index, record.signature};
     switch (op.kind) {
       case SmallOp::Kind::send:
-        if (!small_send(op, id, at(op.src), wait, now)) return false;
+        if (op.viewed) {
+          send_view(op, id, at(op.src), views++);
+        } else if (!small_send(op, id, at(op.src), wait, now)) {
+          return false;
+        }
         break;
       case SmallOp::Kind::recv:
       case SmallOp::Kind::recv_reduce:
@@ -214,6 +228,12 @@ bool Engine::run_ops(const SmallRecord& record, const CallHead& call, uint32_t s
         combine(record.reduce, record.element, {at(op.dst), op.bytes}, {list, op.sources});
         break;
       }
+    }
+  }
+  for (size_t i = 0; i < views; ++i) {  // until all have been read
+    now.op = small_views_[i].op;
+    while (!small_views_[i].request.done) {
+      if (!now.op->wire->progress() && !pause(wait, &now)) return false;
     }
   }
   return true;
