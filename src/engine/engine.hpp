@@ -119,7 +119,7 @@ class Engine {
   bool idle() const;
   bool try_small(const Call& call, Status* status);
   const SmallRecord* small_record(const Call& call);
-  std::unique_ptr<SmallRecord> make_small(const Call& call, bool on_spot);
+  std::unique_ptr<SmallRecord> make_small(const Call& call, std::optional<ptrdiff_t> distance);
   bool run_small(const SmallRecord& record, const CallHead& call, Status* status);
   bool run_ops(const SmallRecord& record, const CallHead& call, uint32_t sequence);
   bool small_recv(const SmallOp& op, const MessageId& id, std::byte* dst, const std::byte* acc, Wait& wait,

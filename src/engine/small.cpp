@@ -18,14 +18,16 @@ SmallPlace place_of(const std::byte* pointer) {
   return {static_cast<uint32_t>((address >> 40) - 1), static_cast<uint32_t>(address & ((uintptr_t{1} << 40) - 1))};
 }
 
-bool overlap(const SmallPlace& a, size_t a_bytes, const SmallPlace& b, size_t b_bytes) {
-  return a.buffer == b.buffer && a.offset < b.offset + b_bytes && b.offset < a.offset + a_bytes;
-}
-
 class Compiler {
  public:
-  Compiler(const Plan& plan, Geometry& geometry, Wire* (*wire_to)(void*, int), void* owner)
-      : plan_(plan), geometry_(geometry), wire_to_(wire_to), owner_(owner), record_(std::make_unique<SmallRecord>()) {}
+  Compiler(const Plan& plan, Geometry& geometry, std::optional<ptrdiff_t> distance, Wire* (*wire_to)(void*, int),
+           void* owner)
+      : plan_(plan),
+        geometry_(geometry),
+        distance_(distance),
+        wire_to_(wire_to),
+        owner_(owner),
+        record_(std::make_unique<SmallRecord>()) {}
 
   std::unique_ptr<SmallRecord> run() {
     if (geometry_.tiles() != 1) return nullptr;
@@ -95,6 +97,19 @@ class Compiler {
     return true;
   }
 
+  bool overlap(const SmallPlace& a, size_t a_bytes, const SmallPlace& b, size_t b_bytes) const {
+    const auto [a_buffer, a_begin] = in_memory(a);
+    const auto [b_buffer, b_begin] = in_memory(b);
+    return a_buffer == b_buffer && a_begin < b_begin + static_cast<ptrdiff_t>(b_bytes) &&
+           b_begin < a_begin + static_cast<ptrdiff_t>(a_bytes);
+  }
+  // In place, input and output are one.
+  std::pair<uint32_t, ptrdiff_t> in_memory(const SmallPlace& place) const {
+    const auto offset = static_cast<ptrdiff_t>(place.offset);
+    if (place.buffer == 0 && distance_.has_value()) return {1, offset - *distance_};
+    return {place.buffer, offset};
+  }
+
   bool touches(const SmallOp& op, const SmallPlace& place, size_t bytes) const {
     if (op.kind == SmallOp::Kind::combine) {
       for (uint32_t i = 0; i < op.sources; ++i) {
@@ -160,6 +175,7 @@ class Compiler {
 
   const Plan& plan_;
   Geometry& geometry_;
+  std::optional<ptrdiff_t> distance_;
   Wire* (*wire_to_)(void*, int);
   void* owner_;
   std::unique_ptr<SmallRecord> record_;
@@ -168,9 +184,9 @@ class Compiler {
 
 }  // namespace
 
-std::unique_ptr<SmallRecord> compile_small(const Plan& plan, Geometry& geometry, Wire* (*wire_to)(void*, int),
-                                           void* owner) {
-  return Compiler(plan, geometry, wire_to, owner).run();
+std::unique_ptr<SmallRecord> compile_small(const Plan& plan, Geometry& geometry, std::optional<ptrdiff_t> distance,
+                                           Wire* (*wire_to)(void*, int), void* owner) {
+  return Compiler(plan, geometry, distance, wire_to, owner).run();
 }
 
 SmallCache::Entry* SmallCache::find_slow(const Key& key) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -53,9 +54,9 @@ struct SmallView {
 };
 
 // Compiles; null when the plan with this geometry has anything that is not small. The geometry's buffers are replaced.
-// wire_to: as in Flow.
-std::unique_ptr<SmallRecord> compile_small(const Plan& plan, Geometry& geometry, Wire* (*wire_to)(void*, int),
-                                           void* owner);
+// distance: in place, of the output from the input, in bytes. wire_to: as in Flow.
+std::unique_ptr<SmallRecord> compile_small(const Plan& plan, Geometry& geometry, std::optional<ptrdiff_t> distance,
+                                           Wire* (*wire_to)(void*, int), void* owner);
 
 class SmallCache {
  public:

@@ -20,7 +20,7 @@ bool may_be_small(const Call& call) {
 
 }  // namespace
 
-std::unique_ptr<SmallRecord> Engine::make_small(const Call& call, bool on_spot) {
+std::unique_ptr<SmallRecord> Engine::make_small(const Call& call, std::optional<ptrdiff_t> distance) {
   size_t bytes = call.count * type_bytes(call.type);
   if (call.collective != Collective::allreduce && call.collective != Collective::reduce &&
       call.collective != Collective::broadcast && call.collective != Collective::barrier) {
@@ -28,11 +28,11 @@ std::unique_ptr<SmallRecord> Engine::make_small(const Call& call, bool on_spot) 
   }
   const Choice choice = comm_.tuner().choose(call.collective, call.collective == Collective::barrier ? 0 : bytes);
   if (choice.program == nullptr) return nullptr;
-  auto entry = plan(choice, call.collective, call.root, on_spot);
+  auto entry = plan(choice, call.collective, call.root, distance.has_value());
   if (!entry.ok()) return nullptr;
   Geometry geometry;
   geometry.bind(call, *entry->plan, type_bytes(call.type), choice.tile_bytes, choice.window);
-  auto compiled = compile_small(*entry->plan, geometry, wire_of, &comm_);
+  auto compiled = compile_small(*entry->plan, geometry, distance, wire_of, &comm_);
   if (compiled == nullptr) return nullptr;
   compiled->signature = signature(call);
   if (call.reduces() || call.collective == Collective::barrier) compiled->reduce = reduce_function(call.type, call.op);
@@ -57,7 +57,7 @@ const SmallRecord* Engine::small_record(const Call& call) {
   }
   const bool on_spot = in_place(call, comm_.rank());
   if (!entry->known[on_spot]) {
-    entry->record[on_spot] = make_small(call, on_spot);
+    entry->record[on_spot] = make_small(call, on_spot ? std::optional(entry->distance) : std::nullopt);
     entry->known[on_spot] = true;
   }
   return entry->record[on_spot].get();
