@@ -39,15 +39,17 @@ JOBS = {
 
 if vmtest.FULL:  # they run without a guest, too
     # Over rc and ud, UCX 1.13 does not come up on soft-RoCE: its wire-up, by ud, times out.
-    JOBS["all_collectives_over_ucx"] = f"export WEFT_TRANSPORT=ucx WEFT_UCX_TLS=tcp,sysv,posix,cma,self; {ALL}"
+    UCX = "UCX_TLS=tcp,sysv,posix,cma,self"
+    JOBS["all_collectives_over_ucx"] = f"export WEFT_TRANSPORT=ucx {UCX}; {ALL}"
+    JOBS["conformance_over_ucx"] = f"{UCX} {build}/tests/conformance/conformance-tests --gtest_filter='*/ucx_*'"
 
 
 class OneGuest(vmtest.Base):
     @classmethod
     def setUpClass(cls):
         script = "".join(f"echo '=== {name}'; ({command}) 2>&1; echo \"=== status $?\";" for name, command in JOBS.items())
-        result = vmtest.run("run", "--devices", 2, "--timeout", 700, "--", "sh", "-c", script,
-                            env={"WEFT_TRANSPORT": "verbs"}, timeout=800)
+        result = vmtest.run("run", "--devices", 2, "--timeout", 900, "--", "sh", "-c", script,
+                            env={"WEFT_TRANSPORT": "verbs"}, timeout=1000)
         cls.parts = dict(re.findall(r"=== (\w+)\n(.*?=== status \d+)$", result.stdout, re.MULTILINE | re.DOTALL))
         cls.all = f"{result.returncode}\n{result.stdout[-4000:]}\n{result.stderr}"
 
@@ -77,6 +79,10 @@ class OneGuest(vmtest.Base):
     @vmtest.full
     def test_all_collectives_over_ucx(self):
         self.assertEqual(self.went("all_collectives_over_ucx").count("Out of bounds values : 0 OK"), len(PROGRAMS))
+
+    @vmtest.full
+    def test_conformance_over_ucx(self):
+        self.assertIn("[  PASSED  ]", self.went("conformance_over_ucx"))
 
     def test_both_rails_carry(self):
         rails = json.loads(re.search(r"\[\{.*\}\]", self.went("both_rails_carry"))[0])
