@@ -67,6 +67,25 @@ TEST_P(Death, B64_SmallOperations) {
     expect_error(job[rank], weftRemoteError, {"rank 2", "operation ", "allreduce of 16"});
 }
 
+// The peer reads such messages where they lie, and a call is over when it has.
+TEST_P(Death, B64_OperationsThatAreReadInPlace) {
+  Job job(on_transport(4), [](Rank& rank) {
+    std::vector<float> in(6007), out(4 * in.size());
+    for (int round = 0; round < 1000000 && rank.report.code == weftSuccess; ++round) {
+      rank.begin();
+      rank.keep(weftAllGather(in.data(), out.data(), in.size(), weftFloat32, rank.comm, nullptr));
+      rank.stage(1);
+    }
+    rank.stage(2);
+  });
+  for (int rank = 0; rank < 4; ++rank) ASSERT_TRUE(job.reached(rank, 1));
+  sleep_ms(20);
+  job.signal(2, SIGKILL);
+  ASSERT_TRUE(job.finish());
+  for (const int rank : {0, 1, 3})
+    expect_error(job[rank], weftRemoteError, {"rank 2", "operation ", "allgather of 6007"});
+}
+
 // B79: the peer is gone before we send, SIGPIPE has its default action.
 TEST_P(Death, B79_SendingToTheDeadIsAnErrorNotASignal) {
   Job job(on_transport(2), [](Rank& rank) {
@@ -214,13 +233,13 @@ TEST_P(Death, B67_AShortTimeoutOfALongJob) {
   EXPECT_GE(job[0].seconds, 0.99);
 }
 
-enum class Blocked { small, large, stream, receive };
+enum class Blocked { small, read_in_place, large, stream, receive };
 
 class Abort : public ::testing::TestWithParam<std::tuple<const char*, Blocked>> {};
 INSTANTIATE_TEST_SUITE_P(On, Abort,
                          ::testing::Combine(::testing::Values("shm", "tcp"),
-                                            ::testing::Values(Blocked::small, Blocked::large, Blocked::stream,
-                                                              Blocked::receive)));
+                                            ::testing::Values(Blocked::small, Blocked::read_in_place, Blocked::large,
+                                                              Blocked::stream, Blocked::receive)));
 
 // One rank aborts from a second thread while it waits for the other. It returns within a second, and so does destroy;
 // a second communicator goes on.
@@ -251,6 +270,9 @@ TEST_P(Abort, B68_ReturnsWithinASecond) {
         weftStreamCreate(&stream);
         weftAllReduce(data.data(), data.data(), data.size(), weftFloat32, weftSum, rank.comm, stream);
         code = weftStreamSynchronize(stream);
+      } else if (how == Blocked::read_in_place) {
+        code = weftAllGather(data.data(), data.data() + 6007, 6007, weftFloat32, rank.comm, nullptr);
+        std::fill(data.begin(), data.end(), -1.0f);  // it is ours again
       } else if (how == Blocked::receive) {
         code = weftRecv(data.data(), data.size(), weftFloat32, 1, rank.comm, nullptr);
       } else {
