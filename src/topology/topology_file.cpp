@@ -138,6 +138,13 @@ Status Reader::hosts(const json& value) {
 
 Result<TopologyFile> Reader::read(std::string_view text) {
   const json all = json::parse(text, nullptr, false);
+  const size_t angle = text.find('<');
+  if (all.is_discarded() && angle != std::string_view::npos && text.find_first_not_of(" \t\r\n") == angle) {
+    return error(weftInvalidArgument,
+                 "{}: XML, which tells of one machine and not of a job's ranks (weft-info --topology shows it); legal: "
+                 "JSON, as weft-probe writes it",
+                 file_);
+  }
   if (all.is_discarded()) return error(weftInvalidArgument, "{}: not JSON", file_);
   WEFT_RETURN_IF_ERROR(only("the topology", all, {"weft_topology", "ranks", "levels", "hosts"}));
   if (!all.contains("weft_topology") || all["weft_topology"] != 1) {
@@ -164,16 +171,21 @@ Result<TopologyFile> Reader::read(std::string_view text) {
 
 Result<TopologyFile> parse_topology(std::string_view text, const std::string& file) { return Reader(file).read(text); }
 
-Result<TopologyFile> read_topology(const std::string& path) {
-  if (path.empty()) return TopologyFile{};
+Result<std::string> read_text(const std::string& path) {
   std::error_code failed;
   const auto size = std::filesystem::file_size(path, failed);
   if (failed) return error(weftInvalidArgument, "{}: {}", path, failed.message());
   if (size > kMostFile) return error(weftInvalidArgument, "{}: {} bytes; legal: up to {}", path, size, kMostFile);
   std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text{std::istreambuf_iterator<char>(file), {}};
   if (!file) return error(weftInvalidArgument, "{} cannot be read", path);
-  return parse_topology(text, path);
+  return text;
+}
+
+Result<TopologyFile> read_topology(const std::string& path) {
+  if (path.empty()) return TopologyFile{};
+  const auto text = read_text(path);
+  return text.ok() ? parse_topology(text.value(), path) : text.status();
 }
 
 // Ranks of one group of the level that is called a node share memory; without one, none do.

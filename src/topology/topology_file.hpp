@@ -36,6 +36,8 @@ struct TopologyFile {
 
 // Errors are weftInvalidArgument and name the file, the value and what is legal.
 Result<TopologyFile> parse_topology(std::string_view text, const std::string& file);
+// Of up to 64 MiB.
+Result<std::string> read_text(const std::string& path);
 // An empty path: nothing is known.
 Result<TopologyFile> read_topology(const std::string& path);
 // Of given ranks. The hosts are not among it.

@@ -52,6 +52,7 @@ TEST(TopologyFile, SaysWhatIsWrong) {
     EXPECT_NE(file.status().message().find(reason), std::string::npos) << file.status().message();
   };
   expect("{", "test.json: not JSON");
+  expect("\n<system/>", "test.json: XML, which tells of one machine");
   expect("[]", "the topology is []; legal: an object");
   expect("{}", "weft_topology is null; legal: 1");
   const std::string begin = R"({"weft_topology": 1, "ranks": 4, )";
