@@ -32,6 +32,7 @@ class Reader {
                 double& into) const;
   Status integer(const json& object, const std::string& what, const char* key, int64_t most, int64_t& into) const;
   Status level(const json& value, const std::string& what, bool is_last);
+  Status ring(const json& value);
   Status hosts(const json& value);
 
   std::string file_;
@@ -120,6 +121,20 @@ Status Reader::level(const json& value, const std::string& what, bool is_last) {
   return {};
 }
 
+Status Reader::ring(const json& value) {
+  const std::string legal = fmt::format("a list of the ranks 0 to {}, each of them once", result_.ranks - 1);
+  if (result_.ranks == 0) return wrong("ranks", json(), "a number of ranks, where there is a ring");
+  if (!value.is_array() || value.size() != static_cast<size_t>(result_.ranks)) return wrong("ring", value, legal);
+  std::vector<bool> met(value.size());
+  for (const json& rank : value) {
+    if (!rank.is_number_integer() || rank < 0 || rank >= result_.ranks || met[rank.get<size_t>()])
+      return wrong("ring", rank, legal);
+    met[rank.get<size_t>()] = true;
+    result_.ring.push_back(rank.get<int>());
+  }
+  return {};
+}
+
 Status Reader::hosts(const json& value) {
   if (!value.is_object()) return wrong("hosts", value, "an object with a host's labels under its name");
   for (const auto& item : value.items()) {
@@ -146,7 +161,7 @@ Result<TopologyFile> Reader::read(std::string_view text) {
                  file_);
   }
   if (all.is_discarded()) return error(weftInvalidArgument, "{}: not JSON", file_);
-  WEFT_RETURN_IF_ERROR(only("the topology", all, {"weft_topology", "ranks", "levels", "hosts"}));
+  WEFT_RETURN_IF_ERROR(only("the topology", all, {"weft_topology", "ranks", "levels", "ring", "hosts"}));
   if (!all.contains("weft_topology") || all["weft_topology"] != 1) {
     return wrong("weft_topology", all.value("weft_topology", json()), "1, the version of the format");
   }
@@ -162,6 +177,7 @@ Result<TopologyFile> Reader::read(std::string_view text) {
       WEFT_RETURN_IF_ERROR(level(levels[i], fmt::format("levels[{}]", i), i + 1 == levels.size()));
     }
   }
+  if (all.contains("ring")) WEFT_RETURN_IF_ERROR(ring(all["ring"]));
   if (all.contains("hosts")) WEFT_RETURN_IF_ERROR(hosts(all["hosts"]));
   result_.text = text;
   return std::move(result_);
@@ -192,7 +208,7 @@ Result<TopologyFile> read_topology(const std::string& path) {
 Topology topology_of(const TopologyFile& file) {
   Topology topology;
   topology.ranks = std::max(file.ranks, 1);
-  topology.hierarchy = Hierarchy::create(topology.ranks, file.levels);
+  topology.hierarchy = Hierarchy::create(topology.ranks, file.levels, file.ring);
   topology.links = file.links;
   topology.one_process = false;
   const Hierarchy& tree = topology.hierarchy;
@@ -229,7 +245,9 @@ std::string to_json(const Topology& topology) {
     }
     levels.push_back(std::move(one));
   }
-  return ordered_json{{"weft_topology", 1}, {"ranks", tree.ranks()}, {"levels", std::move(levels)}}.dump(1);
+  ordered_json all{{"weft_topology", 1}, {"ranks", tree.ranks()}, {"levels", std::move(levels)}};
+  if (tree.is_ordered()) all["ring"] = tree.ring();
+  return all.dump(1);
 }
 
 }  // namespace weft
