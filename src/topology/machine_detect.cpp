@@ -188,6 +188,10 @@ Machine Detector::run() {
   if (hwloc_topology_init(&raw) != 0) return machine_;
   const TopologyPtr topology(raw, hwloc_topology_destroy);
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_ALL);
+  // What these would tell is not asked for, or is in sysfs; they talk to displays and drivers, and leak.
+  for (const char* component : {"gl", "opencl", "pci"}) {
+    hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
+  }
   if (hwloc_topology_load(raw) != 0) return machine_;
   numas(raw);
   for (hwloc_obj_t device = nullptr; (device = hwloc_get_next_pcidev(raw, device)) != nullptr;) {

@@ -87,7 +87,8 @@ void write(const Machine& machine, int numa, int pci, size_t indent, std::string
   }
   for (const size_t i : inside.pcis) {
     const Pci& one = machine.pcis[i];
-    text += fmt::format("{}{}{} ({})\n", space, one.kind == kPciBridge ? "switch " : "", one.bus, speed(one));
+    text += fmt::format("{}{}{}{} ({})\n", space, one.kind == kPciBridge ? "switch " : "", one.bus,
+                        one.vendor > 0 ? fmt::format(" {:04x}:{:04x}", one.vendor, one.device) : "", speed(one));
     write(machine, numa, static_cast<int>(i), indent + 2, text);
   }
 }
@@ -238,6 +239,7 @@ nlohmann::json hardware_json(const Machine& machine) {
     for (const NvLink& link : gpu.links) links.push_back({{"target", link.target}, {"count", link.count}});
     json["gpus"].push_back({{"dev", gpu.dev},
                             {"bus", on.bus},
+                            {"id", fmt::format("{:04x}:{:04x}", on.vendor, on.device)},
                             {"numa", node(on.numa)},
                             {"sm", gpu.sm},
                             {"pci_GBs", bandwidth_of(on)},
