@@ -100,12 +100,13 @@ class Comm {
   Status find_nodes(Deadline deadline);
   void label(const TopologyFile& file);
   void make_hierarchy();
+  std::vector<int> ring_order() const;
   Status choose_transports();
   Status make_tuner(const std::vector<ProgramPtr>& own, const TunePtr& tune);
 
   struct Member {  // what a rank says of itself
-    std::string host, machine, process, agreed, spare, site, rack, node;
-    auto fields() { return std::to_array({&host, &machine, &process, &agreed, &spare, &site, &rack, &node}); }
+    std::string host, machine, process, agreed, spare, site, rack, node, place;
+    auto fields() { return std::to_array({&host, &machine, &process, &agreed, &spare, &site, &rack, &node, &place}); }
     std::vector<std::pair<std::string, std::string>> addresses;  // transport, address
   };
   static std::string pack(Member& member);

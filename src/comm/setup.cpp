@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <bitset>
 #include <fstream>
+#include <limits>
 #include <map>
 
 #include "bootstrap/bytes.hpp"
 #include "comm/comm.hpp"
 #include "log/log.hpp"
+#include "status/parse.hpp"
 
 namespace weft {
 namespace {
@@ -180,6 +182,7 @@ Status Comm::exchange(Deadline deadline, const std::string& agreed) {
   mine.site = config_.site;
   mine.rack = config_.rack;
   mine.node = config_.node;
+  if (config_.ring_place >= 0) mine.place = std::to_string(config_.ring_place);
   if (size_ > 1) {
     if (auto spare = Listener::open(config_); spare.ok()) {
       spare_ = *spare;
@@ -273,12 +276,30 @@ void Comm::label(const TopologyFile& file) {
       log(LogLevel::info, "WEFT_TOPOLOGY is of {} ranks, this communicator has {}", file.ranks, size_);
     return;
   }
+  const auto place = std::find(file.ring.begin(), file.ring.end(), rank_);
+  if (config_.ring_place < 0 && place != file.ring.end()) config_.ring_place = place - file.ring.begin();
   for (const Hierarchy::Level& level : file.levels) {
     const std::string group = fmt::format("{}", level.group_of[static_cast<size_t>(rank_)]);
     if (level.name == kNodeLevel) fill(config_.node, group);
     if (level.name == "rack") fill(config_.rack, group);
     if (level.name == "site") fill(config_.site, group);
   }
+}
+
+// Ranks with places first. Empty where none has one.
+std::vector<int> Comm::ring_order() const {
+  std::vector<std::pair<int64_t, int>> order;
+  bool any = false;
+  for (int rank = 0; rank < size_; ++rank) {
+    const auto place = parse_integer<int64_t>(members_[static_cast<size_t>(rank)].place);
+    any = any || place.has_value();
+    order.emplace_back(place.value_or(std::numeric_limits<int64_t>::max()), rank);
+  }
+  if (!any) return {};
+  std::sort(order.begin(), order.end());
+  std::vector<int> ranks;
+  for (const auto& [place, rank] : order) ranks.push_back(rank);
+  return ranks;
 }
 
 // Nodes are ranks that share memory, or have the same label; racks and sites are labels.
@@ -297,7 +318,7 @@ void Comm::make_hierarchy() {
     levels[2].group_of.push_back(number(sites, member.site));
   }
   if (racks.size() == 1) levels.erase(levels.begin() + 1);
-  topology_.hierarchy = Hierarchy::create(size_, levels);
+  topology_.hierarchy = Hierarchy::create(size_, levels, ring_order());
   std::string text;
   for (int level = 0; level < topology_.hierarchy.levels(); ++level) {
     text += fmt::format("{}{} of up to {}", level > 0 ? ", " : "", topology_.hierarchy.name(level),

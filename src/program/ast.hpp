@@ -55,6 +55,8 @@ enum class Operator : uint8_t {
   at,
   parts,
   position,
+  ring,
+  place,
 };
 
 using ExprId = uint32_t;

@@ -93,6 +93,9 @@ int64_t Evaluator::eval(ExprId id) {
     case Operator::parts:
     case Operator::position:
       return topology(expr, eval(expr.a));
+    case Operator::ring:
+    case Operator::place:
+      return around(expr, eval(expr.a));
     default: {
       const int64_t a = eval(expr.a);
       return binary(expr, a, eval(expr.b));
@@ -122,6 +125,18 @@ int64_t Evaluator::topology(const Expr& expr, int64_t argument) {
     default:
       return hierarchy_.position(level, rank_, root_);
   }
+}
+
+// The order of rings: who is at a place, counted on and on, and where a rank is.
+int64_t Evaluator::around(const Expr& expr, int64_t argument) {
+  const int64_t ranks = hierarchy_.ranks();
+  if (expr.op == Operator::ring)
+    return hierarchy_.ring()[static_cast<size_t>(argument - floor_divide(argument, ranks) * ranks)];
+  if (argument < 0 || argument >= ranks) {
+    fail(expr.line, expr.column, fmt::format("the place of rank {}; legal are 0 to {}", argument, ranks - 1));
+    return 0;
+  }
+  return hierarchy_.place(static_cast<int>(argument));
 }
 
 int64_t Evaluator::unary(const Expr& expr, int64_t a) {

@@ -31,6 +31,7 @@ class Evaluator {
   int64_t unary(const Expr& expr, int64_t a);
   int64_t call(const Expr& expr);
   int64_t topology(const Expr& expr, int64_t argument);
+  int64_t around(const Expr& expr, int64_t argument);
   int64_t overflow(const Expr& expr);
 
   const Ast& ast_;

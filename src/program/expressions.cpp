@@ -43,7 +43,7 @@ struct Builtin {
   size_t arguments;
   Scope scope = Scope::ranks;  // at least
 };
-constexpr std::array<Builtin, 15> kBuiltins = {{
+constexpr std::array<Builtin, 17> kBuiltins = {{
     {"min", Operator::min, 2},
     {"max", Operator::max, 2},
     {"abs", Operator::abs, 1},
@@ -59,6 +59,8 @@ constexpr std::array<Builtin, 15> kBuiltins = {{
     {"at", Operator::at, 1, Scope::root},
     {"parts", Operator::parts, 1, Scope::local},
     {"position", Operator::position, 1, Scope::local},
+    {"ring", Operator::ring, 1},
+    {"place", Operator::place, 1},
 }};
 
 }  // namespace

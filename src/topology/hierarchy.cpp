@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
 namespace weft {
@@ -13,10 +14,41 @@ constexpr int64_t kMostPieces = int64_t{1} << 40;  // no program has as many chu
 
 Hierarchy Hierarchy::flat(int ranks) { return create(ranks, {}); }
 
-Hierarchy Hierarchy::create(int ranks, const std::vector<Level>& levels) {
-  const auto count = static_cast<size_t>(ranks);
+Hierarchy Hierarchy::create(int ranks, const std::vector<Level>& levels, const std::vector<int>& order) {
   Hierarchy tree;
   tree.ranks_ = ranks;
+  tree.ordered_ = !order.empty();
+  std::vector<int> met = order;
+  if (order.empty()) {
+    met.resize(static_cast<size_t>(ranks));
+    std::iota(met.begin(), met.end(), 0);
+  }
+  tree.levels_ = cut_groups(static_cast<size_t>(ranks), levels);
+  for (size_t k = 0; k < tree.levels_.size(); ++k) {
+    number_parts(tree.levels_[k], k > 0 ? &tree.levels_[k - 1] : nullptr, met);
+  }
+  tree.tails_.assign(tree.levels_.size() + 1, 1);
+  for (size_t k = tree.levels_.size(); k-- > 0;) {
+    const int64_t above = tree.tails_[k + 1], span = tree.levels_[k].span;
+    tree.tails_[k] = above > kMostPieces / span ? kMostPieces : above * span;
+  }
+  tree.place_.resize(static_cast<size_t>(ranks));
+  tree.go_around(tree.levels() - 1, 0);
+  return tree;
+}
+
+void Hierarchy::go_around(int level, int group) {
+  for (const int part : levels_[static_cast<size_t>(level)].parts[static_cast<size_t>(group)]) {
+    if (level > 0) {
+      go_around(level - 1, part);
+      continue;
+    }
+    place_[static_cast<size_t>(part)] = static_cast<int>(ring_.size());
+    ring_.push_back(part);
+  }
+}
+
+std::vector<Hierarchy::Built> Hierarchy::cut_groups(size_t count, const std::vector<Level>& levels) {
   // From the top: the groups of a level, cut at the borders of those above, numbered by their lowest ranks.
   std::vector<Built> cut;
   cut.emplace_back().name = "world";
@@ -35,36 +67,31 @@ Hierarchy Hierarchy::create(int ranks, const std::vector<Level>& levels) {
     cut.push_back(std::move(built));
   }
   std::reverse(cut.begin(), cut.end());
+  return cut;
+}
 
-  for (size_t k = 0; k < cut.size(); ++k) {
-    Built& level = cut[k];
-    level.parts.resize(static_cast<size_t>(*std::max_element(level.group_of.begin(), level.group_of.end())) + 1);
-    level.position.resize(count);
-    std::vector<int> place;  // by part: its position, once it is known
-    if (k > 0) place.assign(cut[k - 1].parts.size(), -1);
-    for (size_t rank = 0; rank < count; ++rank) {
-      auto& parts = level.parts[static_cast<size_t>(level.group_of[rank])];
-      const int part = k == 0 ? static_cast<int>(rank) : cut[k - 1].group_of[rank];
-      int position = k == 0 ? -1 : place[static_cast<size_t>(part)];
-      if (position < 0) {
-        position = static_cast<int>(parts.size());
-        parts.push_back(part);
-        if (k > 0) place[static_cast<size_t>(part)] = position;
-      }
-      level.position[rank] = position;
+// Parts in the order in which ranks are met.
+void Hierarchy::number_parts(Built& level, const Built* below, const std::vector<int>& met) {
+  level.parts.resize(static_cast<size_t>(*std::max_element(level.group_of.begin(), level.group_of.end())) + 1);
+  level.position.resize(met.size());
+  std::vector<int> place;  // by part: its position, once it is known
+  if (below != nullptr) place.assign(below->parts.size(), -1);
+  for (const int rank : met) {
+    const auto mine = static_cast<size_t>(rank);
+    auto& parts = level.parts[static_cast<size_t>(level.group_of[mine])];
+    const int part = below == nullptr ? rank : below->group_of[mine];
+    int position = below == nullptr ? -1 : place[static_cast<size_t>(part)];
+    if (position < 0) {
+      position = static_cast<int>(parts.size());
+      parts.push_back(part);
+      if (below != nullptr) place[static_cast<size_t>(part)] = position;
     }
-    for (const auto& parts : level.parts) level.sizes.push_back(static_cast<int>(parts.size()));
-    std::sort(level.sizes.begin(), level.sizes.end());
-    level.sizes.erase(std::unique(level.sizes.begin(), level.sizes.end()), level.sizes.end());
-    level.span = level.sizes.back();
+    level.position[mine] = position;
   }
-  tree.levels_ = std::move(cut);
-  tree.tails_.assign(tree.levels_.size() + 1, 1);
-  for (size_t k = tree.levels_.size(); k-- > 0;) {
-    const int64_t above = tree.tails_[k + 1], span = tree.levels_[k].span;
-    tree.tails_[k] = above > kMostPieces / span ? kMostPieces : above * span;
-  }
-  return tree;
+  for (const auto& parts : level.parts) level.sizes.push_back(static_cast<int>(parts.size()));
+  std::sort(level.sizes.begin(), level.sizes.end());
+  level.sizes.erase(std::unique(level.sizes.begin(), level.sizes.end()), level.sizes.end());
+  level.span = level.sizes.back();
 }
 
 int Hierarchy::parts(int level, int rank) const {

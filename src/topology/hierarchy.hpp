@@ -2,8 +2,9 @@
 // of the topology.
 //
 // Level 0 is the lowest: its groups have ranks as their parts; the parts of a group of level k are groups of level k-1;
-// the highest level is one group. Parts stand in the order of their lowest ranks, but where a call has a root, the part
-// that holds it comes first. Groups of one level may have different numbers of parts.
+// the highest level is one group. Parts stand in the order of their lowest ranks, or in the one in which their first
+// ranks stand in an order that is told; but where a call has a root, the part that holds it comes first. Groups of one
+// level may have different numbers of parts.
 //
 // Pieces. span(k) is the largest number of parts of a group of level k. A piece is a number with a digit for each
 // level, the one of level 0 the most significant; digit k is below span(k). So there are span(0)*span(1)*... pieces,
@@ -35,7 +36,9 @@ class Hierarchy {
   static Hierarchy flat(int ranks);
   // Levels from the lowest up, without the world. Groups are cut where one of a higher level ends, and levels that
   // divide nothing are left out; of two that are the same, the lower one's name stays.
-  static Hierarchy create(int ranks, const std::vector<Level>& levels);
+  // `order`: all ranks in the order in which rings shall go through them, as far as groups allow, which are never left
+  // before all of their ranks were met; empty: by their numbers.
+  static Hierarchy create(int ranks, const std::vector<Level>& levels, const std::vector<int>& order = {});
 
   int ranks() const { return ranks_; }
   int levels() const { return static_cast<int>(levels_.size()); }
@@ -57,6 +60,11 @@ class Hierarchy {
   int owner(int level, int rank, int part, int64_t prefix, int root) const;
   // -1: nobody.
   int at(int64_t piece, int root) const;
+  // All ranks, group by group on every level: the order of rings that go over all of them.
+  const std::vector<int>& ring() const { return ring_; }
+  int place(int rank) const { return place_[static_cast<size_t>(rank)]; }
+  // Whether an order was told.
+  bool is_ordered() const { return ordered_; }
   // The lowest level with a group that holds both.
   int level_between(int a, int b) const;
 
@@ -69,12 +77,17 @@ class Hierarchy {
     std::vector<int> position;            // by rank: of its part in its group
     std::vector<std::vector<int>> parts;  // by group: groups of the level below, or ranks
   };
+  static std::vector<Built> cut_groups(size_t count, const std::vector<Level>& levels);
+  static void number_parts(Built& level, const Built* below, const std::vector<int>& met);
   // The part of a group that is number `position` in a call with this root.
   int part_at(int level, int group, int position, int root) const;
+  void go_around(int level, int group);
 
   int ranks_ = 1;
   std::vector<Built> levels_;
   std::vector<int64_t> tails_;  // by level + 1
+  bool ordered_ = false;
+  std::vector<int> ring_, place_;
 };
 
 }  // namespace weft

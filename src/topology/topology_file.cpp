@@ -32,6 +32,7 @@ class Reader {
                 double& into) const;
   Status integer(const json& object, const std::string& what, const char* key, int64_t most, int64_t& into) const;
   Status level(const json& value, const std::string& what, bool is_last);
+  Status ring(const json& value);
   Status hosts(const json& value);
 
   std::string file_;
@@ -120,6 +121,20 @@ Status Reader::level(const json& value, const std::string& what, bool is_last) {
   return {};
 }
 
+Status Reader::ring(const json& value) {
+  const std::string legal = fmt::format("a list of the ranks 0 to {}, each of them once", result_.ranks - 1);
+  if (result_.ranks == 0) return wrong("ranks", json(), "a number of ranks, where there is a ring");
+  if (!value.is_array() || value.size() != static_cast<size_t>(result_.ranks)) return wrong("ring", value, legal);
+  std::vector<bool> met(value.size());
+  for (const json& rank : value) {
+    if (!rank.is_number_integer() || rank < 0 || rank >= result_.ranks || met[rank.get<size_t>()])
+      return wrong("ring", rank, legal);
+    met[rank.get<size_t>()] = true;
+    result_.ring.push_back(rank.get<int>());
+  }
+  return {};
+}
+
 Status Reader::hosts(const json& value) {
   if (!value.is_object()) return wrong("hosts", value, "an object with a host's labels under its name");
   for (const auto& item : value.items()) {
@@ -138,8 +153,15 @@ Status Reader::hosts(const json& value) {
 
 Result<TopologyFile> Reader::read(std::string_view text) {
   const json all = json::parse(text, nullptr, false);
+  const size_t angle = text.find('<');
+  if (all.is_discarded() && angle != std::string_view::npos && text.find_first_not_of(" \t\r\n") == angle) {
+    return error(weftInvalidArgument,
+                 "{}: XML, which tells of one machine and not of a job's ranks (weft-info --topology shows it); legal: "
+                 "JSON, as weft-probe writes it",
+                 file_);
+  }
   if (all.is_discarded()) return error(weftInvalidArgument, "{}: not JSON", file_);
-  WEFT_RETURN_IF_ERROR(only("the topology", all, {"weft_topology", "ranks", "levels", "hosts"}));
+  WEFT_RETURN_IF_ERROR(only("the topology", all, {"weft_topology", "ranks", "levels", "ring", "hosts"}));
   if (!all.contains("weft_topology") || all["weft_topology"] != 1) {
     return wrong("weft_topology", all.value("weft_topology", json()), "1, the version of the format");
   }
@@ -155,6 +177,7 @@ Result<TopologyFile> Reader::read(std::string_view text) {
       WEFT_RETURN_IF_ERROR(level(levels[i], fmt::format("levels[{}]", i), i + 1 == levels.size()));
     }
   }
+  if (all.contains("ring")) WEFT_RETURN_IF_ERROR(ring(all["ring"]));
   if (all.contains("hosts")) WEFT_RETURN_IF_ERROR(hosts(all["hosts"]));
   result_.text = text;
   return std::move(result_);
@@ -164,23 +187,28 @@ Result<TopologyFile> Reader::read(std::string_view text) {
 
 Result<TopologyFile> parse_topology(std::string_view text, const std::string& file) { return Reader(file).read(text); }
 
-Result<TopologyFile> read_topology(const std::string& path) {
-  if (path.empty()) return TopologyFile{};
+Result<std::string> read_text(const std::string& path) {
   std::error_code failed;
   const auto size = std::filesystem::file_size(path, failed);
   if (failed) return error(weftInvalidArgument, "{}: {}", path, failed.message());
   if (size > kMostFile) return error(weftInvalidArgument, "{}: {} bytes; legal: up to {}", path, size, kMostFile);
   std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text{std::istreambuf_iterator<char>(file), {}};
   if (!file) return error(weftInvalidArgument, "{} cannot be read", path);
-  return parse_topology(text, path);
+  return text;
+}
+
+Result<TopologyFile> read_topology(const std::string& path) {
+  if (path.empty()) return TopologyFile{};
+  const auto text = read_text(path);
+  return text.ok() ? parse_topology(text.value(), path) : text.status();
 }
 
 // Ranks of one group of the level that is called a node share memory; without one, none do.
 Topology topology_of(const TopologyFile& file) {
   Topology topology;
   topology.ranks = std::max(file.ranks, 1);
-  topology.hierarchy = Hierarchy::create(topology.ranks, file.levels);
+  topology.hierarchy = Hierarchy::create(topology.ranks, file.levels, file.ring);
   topology.links = file.links;
   topology.one_process = false;
   const Hierarchy& tree = topology.hierarchy;
@@ -217,7 +245,9 @@ std::string to_json(const Topology& topology) {
     }
     levels.push_back(std::move(one));
   }
-  return ordered_json{{"weft_topology", 1}, {"ranks", tree.ranks()}, {"levels", std::move(levels)}}.dump(1);
+  ordered_json all{{"weft_topology", 1}, {"ranks", tree.ranks()}, {"levels", std::move(levels)}};
+  if (tree.is_ordered()) all["ring"] = tree.ring();
+  return all.dump(1);
 }
 
 }  // namespace weft

@@ -38,15 +38,17 @@ class File {
 struct Shape {
   const char* name;
   std::vector<std::vector<int>> groups;  // nodes, racks, sites
+  std::vector<int> order;                // of rings
 };
 
 const Shape kShapes[] = {
     {"TwoNodesOfTwo", {{0, 0, 1, 1}}},
     {"ThreeAndOne", {{0, 0, 0, 1}}},
     {"OneOneTwo", {{0, 1, 2, 2}}},
-    {"Interleaved", {{0, 1, 0, 1, 2, 0}}},
+    {"Interleaved", {{0, 1, 0, 1, 2, 0}}, {3, 5, 4, 0, 1, 2}},
     {"ThreeLevels", {{0, 0, 1, 2, 2, 3, 3, 3}, {0, 0, 0, 1, 1, 1, 1, 1}}},
-    {"FourLevels", {{0, 1, 1, 2, 3, 3, 4}, {0, 0, 0, 1, 1, 1, 2}, {0, 0, 0, 0, 0, 0, 1}}},
+    {"FourLevels", {{0, 1, 1, 2, 3, 3, 4}, {0, 0, 0, 1, 1, 1, 2}, {0, 0, 0, 0, 0, 0, 1}}, {6, 2, 0, 1, 5, 3, 4}},
+    {"NodesInOrder", {{0, 1, 2, 3, 4}}, {0, 2, 4, 1, 3}},
 };
 
 Topology topology_of_shape(const Shape& shape) {
@@ -55,7 +57,7 @@ Topology topology_of_shape(const Shape& shape) {
   for (size_t i = 0; i < shape.groups.size(); ++i) levels.push_back({kNames[i], shape.groups[i]});
   Topology topology;
   topology.ranks = static_cast<int>(shape.groups[0].size());
-  topology.hierarchy = Hierarchy::create(topology.ranks, levels);
+  topology.hierarchy = Hierarchy::create(topology.ranks, levels, shape.order);
   return topology;
 }
 
@@ -97,7 +99,8 @@ TEST_P(Levels, EveryProgram) {
   const Topology topology = topology_of_shape(shape());
   const File file(to_json(topology));
   Random random(test_seed());
-  for (const char* name : {"hierarchical", "hierarchical_tree"}) {
+  for (const char* name : {"hierarchical", "hierarchical_tree", "ring"}) {
+    if (topology.hierarchy.levels() == 1 && std::string_view(name) != "ring") continue;
     std::vector<Expectation> cases;
     std::string forced;
     for (const ProgramPtr& program : builtin_programs()) {

@@ -54,6 +54,31 @@ TEST(WeftInfo, TransportsAreShown) {
   for (const std::string& name : names) EXPECT_NE(text.out().find(name + " "), std::string::npos) << text.out();
 }
 
+// A file of NCCL's, drawn in every form, and this machine as such a file.
+TEST(WeftInfo, MachinesAreDrawn) {
+  const std::string file = WEFT_SOURCE "/tests/unit/topology/machines/eight_gpus.xml";
+  const auto shown = [](const std::string& arguments) {
+    Process run(weft_info("--topology " + arguments));
+    EXPECT_EQ(run.wait(), 0) << run.err();
+    EXPECT_EQ(run.err(), "");
+    return run.out();
+  };
+  const std::string text = shown(file);
+  EXPECT_NE(text.find("2 NUMA nodes, 8 GPUs, 8 network adapters\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("GPU 7, rank 7, sm 90, NVLinks: 18 to switches (450 GB/s)"), std::string::npos) << text;
+  EXPECT_NE(text.find("adapter 3 mlx5_3, 400 Gbit/s"), std::string::npos) << text;
+  EXPECT_NE(shown(file + " --svg").find("GPUs 0, 1, 2, 3, 4, 5, 6, 7 to NVSwitches"), std::string::npos);
+  EXPECT_EQ(nlohmann::json::parse(shown(file + " --json"))["gpus"][6]["numa"], 1);
+  EXPECT_NE(shown(file + " --xml").find("target=\"0000:03:00.0\" count=\"4\""), std::string::npos);
+  EXPECT_EQ(shown("--xml").find("<system version=\"1\">\n  <cpu numaid="), 0U);
+  EXPECT_NE(shown("").find("NUMA node 0"), std::string::npos);
+
+  Process small(weft_info("--topology " WEFT_SOURCE "/tests/unit/topology/machines/small.xml"));
+  EXPECT_EQ(small.wait(), 0);
+  EXPECT_NE(small.err().find("weft-info: warning: "), std::string::npos) << small.err();
+  EXPECT_NE(small.out().find("4 to GPU 3"), std::string::npos) << small.out();
+}
+
 TEST(WeftInfo, JobsAreShownWithTheirLastOperation) {
   const Directory directory;
   Config config;

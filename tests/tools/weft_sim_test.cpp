@@ -99,6 +99,13 @@ TEST(Cluster, NearAndFar) {
   EXPECT_FALSE(probe::gap(latencies, 4).has_value());
 }
 
+// Two far pairs: the ring crosses between them where it is nearest.
+TEST(Cluster, RingsAvoidTheWorstLink) {
+  const probe::Latencies times{4, {-1, 90, 10, 20, 90, -1, 20, 10, 10, 20, -1, 90, 20, 10, 90, -1}};
+  EXPECT_EQ(probe::ring_through(times, 1.25), (std::vector<int>{0, 2, 1, 3}));
+  EXPECT_TRUE(probe::ring_through(times, 5).empty());
+}
+
 #ifdef WEFT_PROBE
 // The file is one that the library takes.
 TEST(WeftProbe, WritesWhatTheLibraryReads) {

@@ -1,4 +1,4 @@
-// What this machine has that matters to Weft besides transports: NUMA nodes, GPUs, limits.
+// What this machine has that matters to Weft besides transports: hardware and limits.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

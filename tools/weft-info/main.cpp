@@ -9,8 +9,11 @@
 
 #include "config/config.hpp"
 #include "environment.hpp"
+#include "hardware.hpp"
 #include "machine.hpp"
 #include "topology.hpp"
+#include "topology/machine_detect.hpp"
+#include "topology/machine_xml.hpp"
 #include "topology/topology_file.hpp"
 #include "trace/status_file.hpp"
 #include "transports.hpp"
@@ -20,12 +23,13 @@ extern "C" char** environ;
 
 namespace {
 
-enum class Form { text, json, markdown, svg };
+enum class Form { text, json, markdown, svg, xml };
 
 struct Options {
   bool environment = false;
   bool job = false;
   bool transports = false;
+  bool draws = false;
   std::string job_id, directory, topology;
   Form form = Form::text;
 };
@@ -89,11 +93,34 @@ int show_transports(Form form) {
   return 0;
 }
 
+int show_hardware(const weft::Machine& machine, Form form) {
+  if (form == Form::json) {
+    print(weft::info::hardware_json(machine));
+  } else {
+    fmt::print("{}", form == Form::svg   ? weft::info::hardware_svg(machine)
+                     : form == Form::xml ? weft::to_xml(machine)
+                                         : weft::info::hardware_text(machine));
+  }
+  return 0;
+}
+
+// This machine (without a path), a machine (XML), or a job's ranks (JSON).
 int show_topology(const std::string& path, Form form) {
-  auto file = weft::read_topology(path);
+  if (path.empty()) return show_hardware(weft::this_machine(), form);
+  const auto text = weft::read_text(path);
+  if (!text.ok()) return wrong(text.status().message());
+  if (weft::looks_like_xml(text.value())) {
+    const auto file = weft::parse_machine(text.value(), path);
+    if (!file.ok()) return wrong(file.status().message());
+    if (!file.value().warning.empty()) fmt::print(stderr, "weft-info: warning: {}\n", file.value().warning);
+    return show_hardware(file.value().machine, form);
+  }
+  const auto file = weft::parse_topology(text.value(), path);
   if (!file.ok()) return wrong(file.status().message());
-  if (file->ranks == 0) return wrong(path + ": it says nothing of ranks");
-  const weft::Topology topology = weft::topology_of(*file);
+  if (file.value().ranks == 0) return wrong(path + ": it says nothing of ranks");
+  if (form == Form::xml)
+    return wrong(path + ": XML tells of one machine, and this file of a job; legal: --json, --svg");
+  const weft::Topology topology = weft::topology_of(file.value());
   fmt::print("{}", form == Form::json  ? weft::to_json(topology) + "\n"
                    : form == Form::svg ? weft::info::topology_svg(topology)
                                        : weft::info::topology_text(topology));
@@ -118,7 +145,7 @@ int show_machine(Form form) {
 
 int main(int argc, char** argv) {
   Options options;
-  bool json = false, markdown = false, svg = false;
+  bool json = false, markdown = false, svg = false, xml = false;
   CLI::App app(
       "What this machine has and Weft would use of it (without options), what can be set, and what the jobs of this\n"
       "user on this host are doing.",
@@ -134,11 +161,15 @@ int main(int argc, char** argv) {
                   ->expected(0, 1);
   app.add_option("--dir", options.directory, "Status directory of --job, in place of WEFT_STATUS_DIR")
       ->type_name("DIR");
-  app.add_option("--topology", options.topology,
-                 "Draws a topology file: what weft-probe measured of a job, or weft-sim made up")
-      ->type_name("FILE");
+  auto* topology =
+      app.add_option("--topology", options.topology,
+                     "Draws this machine (without FILE), a machine of which NCCL wrote a file (XML), or a\n"
+                     "job that weft-probe measured or weft-sim made up (JSON)")
+          ->type_name("[FILE]")
+          ->expected(0, 1);
   app.add_flag("--json", json, "Print JSON");
   app.add_flag("--svg", svg, "Draw --topology as SVG");
+  app.add_flag("--xml", xml, "Print --topology of a machine as NCCL reads it (NCCL_TOPO_FILE)");
   app.add_flag("--markdown", markdown, "Print --env as docs/environment.md");
   try {
     app.parse(argc, argv);
@@ -147,9 +178,10 @@ int main(int argc, char** argv) {
     return app.exit(problem) == 0 ? 0 : kUsage;
   }
   options.job = job->count() > 0;
-  options.form = json ? Form::json : svg ? Form::svg : markdown ? Form::markdown : Form::text;
+  options.draws = topology->count() > 0;
+  options.form = json ? Form::json : svg ? Form::svg : xml ? Form::xml : markdown ? Form::markdown : Form::text;
 
-  if (!options.topology.empty()) return show_topology(options.topology, options.form);
+  if (options.draws) return show_topology(options.topology, options.form);
   if (options.environment) return show_environment(options.form);
   if (options.transports) return show_transports(options.form);
   if (options.job) return show_jobs(options);

@@ -119,6 +119,7 @@ std::string topology_text(const Topology& topology) {
     text += fmt::format("between the {}s of {} {}{}\n", part_name(tree, level),
                         level + 1 == tree.levels() ? "the" : "a", tree.name(level), speed(topology, level));
   }
+  if (tree.is_ordered()) text += "rings go through the ranks " + ranges(tree.ring()) + "\n";
   std::vector<std::vector<std::vector<int>>> groups;
   for (int level = 0; level < tree.levels(); ++level) groups.push_back(members(tree, level));
   write(topology, groups, tree.levels() - 1, 0, text);

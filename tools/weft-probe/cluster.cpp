@@ -5,6 +5,8 @@
 #include <map>
 #include <numeric>
 
+#include "topology/ring.hpp"
+
 namespace weft::probe {
 
 std::optional<double> gap(const Latencies& latencies, double ratio) {
@@ -39,6 +41,14 @@ std::vector<int> cluster(const Latencies& latencies, double threshold) {
   std::map<int, int> numbers;
   for (int& number : group) number = numbers.try_emplace(number, static_cast<int>(numbers.size())).first->second;
   return group;
+}
+
+std::vector<int> ring_through(const Latencies& times, double gain) {
+  const PairCosts costs{times.parts, times.us};
+  std::vector<int> by_number(static_cast<size_t>(times.parts));
+  std::iota(by_number.begin(), by_number.end(), 0);
+  std::vector<int> ring = best_ring(costs);
+  return cost_of(costs, by_number).worst >= gain * cost_of(costs, ring).worst ? ring : std::vector<int>{};
 }
 
 }  // namespace weft::probe

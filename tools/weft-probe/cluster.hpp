@@ -1,4 +1,4 @@
-// Groups of ranks by the round trips between them.
+// Groups of ranks, and their order, by the round trips between them.
 #pragma once
 
 #include <optional>
@@ -18,5 +18,8 @@ struct Latencies {
 std::optional<double> gap(const Latencies& latencies, double ratio);
 // The group of each part, where those nearer than the threshold are one (single linkage), numbered by their first.
 std::vector<int> cluster(const Latencies& latencies, double threshold);
+// The parts in the order of the ring with the best worst link (topology/ring.hpp); empty where the ring in the order of
+// their numbers has one that is less than `gain` times as bad.
+std::vector<int> ring_through(const Latencies& times, double gain);
 
 }  // namespace weft::probe

@@ -1,6 +1,7 @@
 // weft-probe: measures the links between the ranks of a job, by messages from rank to rank only, and writes a topology
 // file. Runs as the job would: weft-run -n 8 weft-probe -o topology.json
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -24,6 +25,8 @@ using weft::Link;
 
 constexpr int kAllPairs = 48;     // nodes: up to so many, all pairs are measured; beyond, those 1, 2, 4, ... apart
 constexpr double kSiteRatio = 4;  // far is at least so much farther than near
+constexpr size_t kRingBytes = 64 << 10;  // of a message that tells long links and thin ones from others
+constexpr double kRingGain = 1.25;       // an order is told where its worst link is by so much better
 constexpr int kLabel = 96;
 
 double since(Clock::time_point begin) {
@@ -68,8 +71,9 @@ class Probe {
  private:
   void gather_labels();
   std::vector<int> numbers(char (Label::*field)[kLabel]) const;
-  double round_trip(int peer, int repeats);
-  weft::probe::Latencies latencies_between(const std::vector<int>& representatives);
+  double round_trip(int peer, int repeats, size_t bytes = 1);
+  weft::probe::Latencies latencies_between(const std::vector<int>& representatives, int repeats, size_t bytes);
+  std::vector<int> ring_order(const weft::Hierarchy& tree);
   Link measure(const weft::Hierarchy& tree, int level);
   double rate(const std::vector<int>& to, const std::vector<int>& from, size_t bytes);
   // The largest of all ranks' values.
@@ -107,17 +111,17 @@ std::vector<int> Probe::numbers(char (Label::*field)[kLabel]) const {
 }
 
 // Half of it: one way. The least of many, since nothing makes a message faster than it is.
-double Probe::round_trip(int peer, int repeats) {
-  std::vector<char> byte(1);
+double Probe::round_trip(int peer, int repeats, size_t bytes) {
+  std::vector<char> message(bytes);
   double least = 1e30;
   for (int i = 0; i < repeats; ++i) {
     const auto begin = Clock::now();
     if (rank_ < peer) {
-      comm_.send(byte, peer);
-      comm_.recv(byte, peer);
+      comm_.send(message, peer);
+      comm_.recv(message, peer);
     } else {
-      comm_.recv(byte, peer);
-      comm_.send(byte, peer);
+      comm_.recv(message, peer);
+      comm_.send(message, peer);
     }
     if (i > 2) least = std::min(least, since(begin) / 2);
   }
@@ -125,14 +129,14 @@ double Probe::round_trip(int peer, int repeats) {
 }
 
 // A tournament: in each round every part meets another. Few parts meet all others; many meet those 1, 2, 4, ... apart.
-weft::probe::Latencies Probe::latencies_between(const std::vector<int>& representatives) {
+weft::probe::Latencies Probe::latencies_between(const std::vector<int>& representatives, int repeats, size_t bytes) {
   const int parts = static_cast<int>(representatives.size());
   const auto place = std::find(representatives.begin(), representatives.end(), rank_);
   const int mine = place == representatives.end() ? -1 : static_cast<int>(place - representatives.begin());
   std::vector<double> found(static_cast<size_t>(parts) * static_cast<size_t>(parts), -1);
   const auto meet = [&](int a, int b) {
     if (mine != a && mine != b) return;
-    const double one_way = round_trip(representatives[static_cast<size_t>(mine == a ? b : a)], 12);
+    const double one_way = round_trip(representatives[static_cast<size_t>(mine == a ? b : a)], repeats, bytes);
     found[static_cast<size_t>(a * parts + b)] = found[static_cast<size_t>(b * parts + a)] = one_way;
   };
   if (parts <= kAllPairs) {
@@ -155,6 +159,24 @@ weft::probe::Latencies Probe::latencies_between(const std::vector<int>& represen
   }
   comm_.all_reduce(found, weftMax);
   return {parts, std::move(found)};
+}
+
+// All ranks in the order in which a ring goes through the parts of the highest level with the best worst link; empty
+// where the order of their numbers is hardly worse.
+std::vector<int> Probe::ring_order(const weft::Hierarchy& tree) {
+  const int top = tree.levels() - 1, parts = tree.parts(top, 0);
+  if (parts < 4 || parts > kAllPairs) return {};  // of three parts there is one ring
+  std::vector<int> representatives;
+  for (int part = 0; part < parts; ++part) representatives.push_back(tree.owner(top, 0, part, 0, 0));
+  const weft::probe::Latencies times = latencies_between(representatives, 6, kRingBytes);
+  const std::vector<int> ring = weft::probe::ring_through(times, kRingGain);
+  std::vector<int> order;
+  for (const int part : ring) {
+    for (int rank = 0; rank < size_; ++rank) {
+      if (tree.position(top, rank, 0) == part) order.push_back(rank);
+    }
+  }
+  return order;
 }
 
 // All ranks send to one and receive from one at once: what the slowest of them reaches, in bytes a nanosecond. No
@@ -244,7 +266,7 @@ weft::Topology Probe::run() {
   }
   const bool named = *std::max_element(sites.begin(), sites.end()) > 0;
   if (!named && representatives.size() > 2) {
-    const weft::probe::Latencies latencies = latencies_between(representatives);
+    const weft::probe::Latencies latencies = latencies_between(representatives, 12, 1);
     if (const auto threshold = weft::probe::gap(latencies, kSiteRatio)) {
       const std::vector<int> groups = weft::probe::cluster(latencies, *threshold);
       for (size_t rank = 0; rank < sites.size(); ++rank) sites[rank] = groups[static_cast<size_t>(machines[rank])];
@@ -256,6 +278,10 @@ weft::Topology Probe::run() {
   weft::Topology topology;
   topology.ranks = size_;
   topology.hierarchy = weft::Hierarchy::create(size_, levels);
+  // Inside one host all ranks are as near.
+  if (representatives.size() > 1) {
+    topology.hierarchy = weft::Hierarchy::create(size_, levels, ring_order(topology.hierarchy));
+  }
   for (int level = 0; level < topology.hierarchy.levels(); ++level) {
     topology.links[topology.hierarchy.name(level)] = measure(topology.hierarchy, level);
   }
@@ -299,6 +325,7 @@ int main(int argc, char** argv) try {
     std::cout << fmt::format("{}: up to {} parts, {:.4g} us, {:.4g} us a message, {:.4g} GB/s out of each\n",
                              tree.name(level), tree.span(level), link.latency_us, link.message_us, 1 / link.byte_ns);
   }
+  if (tree.is_ordered()) std::cout << fmt::format("rings go through the ranks {}\n", fmt::join(tree.ring(), ","));
   return 0;
 } catch (const std::exception& problem) {
   std::cerr << "weft-probe: " << problem.what() << "\n";

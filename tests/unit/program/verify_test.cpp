@@ -144,9 +144,9 @@ TEST(Verify, MutationsOfTheTextsAreRefused) {
   };
   const Mutation mutations[] = {
       {"allreduce", "ring", "recv reduce", "recv"},
-      {"allreduce", "ring", "out[(r-k-1)%P]", "out[(r-k)%P]"},
-      {"allreduce", "ring", "out[(r+1-k)%P]", "out[(r-k)%P]"},
-      {"allreduce", "ring", "(r+1)%P", "(r+2)%P"},
+      {"allreduce", "ring", "out[(me-k-1)%P]", "out[(me-k)%P]"},
+      {"allreduce", "ring", "out[(me+1-k)%P]", "out[(me-k)%P]"},
+      {"allreduce", "ring", "ring(me+1)", "ring(me+2)"},
       {"allreduce", "ring", "0..P-1", "0..P-2"},
       {"allreduce", "ring", "0..P-1", "0..P-2", 1},
       {"allreduce", "flat", "1..P", "1..P-1"},
@@ -163,7 +163,7 @@ TEST(Verify, MutationsOfTheTextsAreRefused) {
       {"reducescatter", "bruck", "min(d, P - d)", "d"},
       {"reducescatter", "bruck", "with work[r]", "with in[r]"},
       {"allgather", "bruck", "min(d, P - d)", "d"},
-      {"broadcast", "chain", "(r+1)%P out", "(r+2)%P out"},
+      {"broadcast", "chain", "+1) out", "+2) out"},
       {"broadcast", "scatter_allgather", "if v != 0 ", "if 1 "},
       {"reduce", "binomial", "recv reduce", "recv"},
       {"alltoall", "bruck", "x < 2*d", "x < 4*d"},

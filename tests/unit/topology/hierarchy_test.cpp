@@ -13,6 +13,14 @@
 namespace weft {
 namespace {
 
+ProgramPtr builtin(Collective collective, const std::string& name) {
+  for (const ProgramPtr& program : builtin_programs()) {
+    if (program->collective() == collective && program->name() == name) return program;
+  }
+  ADD_FAILURE() << name;
+  return nullptr;
+}
+
 TEST(Hierarchy, LevelsThatDivideNothingAreLeftOut) {
   EXPECT_EQ(Hierarchy::flat(5).levels(), 1);
   EXPECT_EQ(Hierarchy::flat(5).span(0), 5);
@@ -59,6 +67,53 @@ TEST(Hierarchy, EveryRankIsAtOnePieceAndOwnersAreInTheirGroups) {
         }
       }
       EXPECT_EQ(tree.position(tree.levels() - 1, root, root), 0);
+    }
+  }
+}
+
+// Rings leave a group only when they have met all of its ranks, whatever order is told.
+TEST(Hierarchy, RingsGoGroupByGroup) {
+  const Hierarchy interleaved = hierarchy_of({{0, 1, 0, 1}});
+  EXPECT_EQ(interleaved.ring(), (std::vector<int>{0, 2, 1, 3}));
+  EXPECT_FALSE(interleaved.is_ordered());
+  const Hierarchy told = Hierarchy::create(6, {{"node", {0, 0, 1, 1, 2, 2}}}, {5, 0, 2, 1, 3, 4});
+  EXPECT_EQ(told.ring(), (std::vector<int>{5, 4, 0, 1, 2, 3}));
+  EXPECT_TRUE(told.is_ordered());
+  EXPECT_EQ(told.place(1), 3);
+  EXPECT_EQ(told.position(1, 4, 0), 2);  // from the root's node on
+  EXPECT_EQ(told.position(1, 2, 0), 1);
+  EXPECT_EQ(Hierarchy::create(3, {}, {2, 0, 1}).ring(), (std::vector<int>{2, 0, 1}));
+}
+
+// Every program is right in every order.
+TEST(Hierarchy, OrdersDoNotMakeProgramsWrong) {
+  std::mt19937 random(9);
+  for (const auto& levels : {std::vector<Hierarchy::Level>{},
+                             {{"node", {0, 0, 0, 1, 1, 2, 3}}},
+                             {{"node", {0, 1, 0, 1, 2, 2, 3}}, {"site", {0, 0, 0, 0, 1, 1, 1}}}}) {
+    std::vector<int> order{0, 1, 2, 3, 4, 5, 6};
+    std::shuffle(order.begin(), order.end(), random);
+    const Hierarchy tree = Hierarchy::create(7, levels, order);
+    for (const ProgramPtr& program : builtin_programs()) {
+      const Status status = verify(*program, 7, {.roots = {0, 2, 6}, .hierarchy = &tree});
+      EXPECT_TRUE(status.ok()) << status.message();
+    }
+  }
+}
+
+// A ring's messages go from each rank to the next in the order, and to nobody else.
+TEST(Hierarchy, RingProgramsFollowTheOrder) {
+  const std::vector<int> order{0, 2, 4, 1, 3};
+  const Hierarchy tree = Hierarchy::create(5, {}, order);
+  for (const Collective collective : {Collective::allreduce, Collective::allgather, Collective::reducescatter}) {
+    for (int place = 0; place < 5; ++place) {
+      auto plan = expand(*builtin(collective, "ring"),
+                         {.ranks = 5, .rank = order[static_cast<size_t>(place)], .hierarchy = &tree});
+      ASSERT_TRUE(plan.ok()) << plan.status().message();
+      for (const Op& op : (*plan)->ops) {
+        if (op.verb == Verb::copy) continue;
+        EXPECT_EQ(op.peer, order[static_cast<size_t>((place + (op.verb == Verb::send ? 1 : 4)) % 5)]);
+      }
     }
   }
 }
@@ -116,14 +171,6 @@ double crossing(const Program& program, const Hierarchy& tree, int level) {
   return chunks / per_block;
 }
 
-ProgramPtr builtin(Collective collective, const std::string& name) {
-  for (const ProgramPtr& program : builtin_programs()) {
-    if (program->collective() == collective && program->name() == name) return program;
-  }
-  ADD_FAILURE() << name;
-  return nullptr;
-}
-
 TEST(Hierarchy, WhatCrossesBetweenNodes) {
   for (const int nodes : {2, 3, 5}) {
     for (const int each : {2, 4}) {
@@ -163,6 +210,7 @@ TEST(Over, SaysWhatIsWrong) {
   expect("allreduce x\nstep { send at(4) out[0] }", "piece 4; legal are 0 to 3");
   expect("allreduce x\nover 0 as c for i in 0..c { step { } }", "the bounds of a loop over steps cannot depend on r");
   expect("allreduce x\nfor i in 0..parts(0) step { }", "the bounds of a loop over steps cannot depend on r");
+  expect("allreduce x\nstep { send place(4) out[0] }", "the place of rank 4; legal are 0 to 3");
   expect("allreduce x\nlet levels = 3", "'levels' has a meaning in every program");
 }
 

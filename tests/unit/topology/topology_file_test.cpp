@@ -37,6 +37,18 @@ TEST(TopologyFile, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(to_json(topology_of(*again)), to_json(topology));
 }
 
+TEST(TopologyFile, Rings) {
+  auto file = parse_topology(R"({"weft_topology": 1, "ranks": 4, "ring": [2, 0, 3, 1],
+    "levels": [{"name": "node", "groups": [0, 0, 1, 1]}, {"name": "world"}]})",
+                             "test.json");
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  const Topology topology = topology_of(*file);
+  EXPECT_EQ(topology.hierarchy.ring(), (std::vector<int>{2, 3, 0, 1}));
+  auto again = parse_topology(to_json(topology), "again.json");
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(again->ring, topology.hierarchy.ring());
+}
+
 TEST(TopologyFile, AnEmptyPathSaysNothing) {
   auto file = read_topology("");
   ASSERT_TRUE(file.ok());
@@ -52,12 +64,13 @@ TEST(TopologyFile, SaysWhatIsWrong) {
     EXPECT_NE(file.status().message().find(reason), std::string::npos) << file.status().message();
   };
   expect("{", "test.json: not JSON");
+  expect("\n<system/>", "test.json: XML, which tells of one machine");
   expect("[]", "the topology is []; legal: an object");
   expect("{}", "weft_topology is null; legal: 1");
   const std::string begin = R"({"weft_topology": 1, "ranks": 4, )";
   expect(R"({"weft_topology": 1, "ranks": 0})", "ranks is 0; legal: 1 to 1048576");
   expect(R"({"weft_topology": 1, "ranks": 18446744073709551615})", "legal: 1 to 1048576");
-  expect(begin + R"("rank": 1})", "has 'rank'; legal: weft_topology, ranks, levels, hosts");
+  expect(begin + R"("rank": 1})", "has 'rank'; legal: weft_topology, ranks, levels, ring, hosts");
   expect(begin + R"("levels": {}})", "levels is {}; legal: a list of up to 8");
   expect(begin + R"("levels": [{"size": 2}, {"name": "world"}]})", "levels[0].name is null");
   expect(begin + R"("levels": [{"name": "node", "groups": [0, 1]}, {"name": "world"}]})", "a list of 4 numbers");
@@ -68,6 +81,10 @@ TEST(TopologyFile, SaysWhatIsWrong) {
   expect(begin + R"("levels": [{"name": "world", "latency_us": 1}]})", "latency_us and bandwidth_GBs together");
   expect(begin + R"("levels": [{"name": "world", "latency_us": 1, "bandwidth_GBs": 0}]})", "bandwidth_GBs is 0");
   expect(R"({"weft_topology": 1, "levels": [{"name": "a", "size": 2}, {"name": "b"}]})", "ranks is null");
+  expect(begin + R"("ring": [0, 1, 2]})", "ring is [0,1,2]; legal: a list of the ranks 0 to 3, each of them once");
+  expect(begin + R"("ring": [0, 1, 2, 2]})", "ring is 2; legal");
+  expect(begin + R"("ring": [0, 1, 2, 4]})", "ring is 4; legal");
+  expect(R"({"weft_topology": 1, "ring": [0]})", "ranks is null");
   expect(R"({"weft_topology": 1, "hosts": {"a": {"rak": "1"}}})", "hosts.a has 'rak'; legal: rack, site");
   expect(R"({"weft_topology": 1, "hosts": {"a": {"rack": 1}}})", "hosts.a.rack is 1; legal: a name");
 }
