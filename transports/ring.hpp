@@ -166,8 +166,6 @@ class RingConsumer {
   // Done with front(); its stretch of the byte ring ends at data_end (0: it had none).
   void pop(uint64_t data_end = 0) {
     ++tail_;
-    // One who runs ahead has filled the next ones: their lines come while this message is worked on.
-    __builtin_prefetch(&header_->slots[(tail_ + kAhead) % RingHeader::kSlots]);
     if (data_end != 0) data_tail_ = data_end;
     if (tail_ - returned_ >= RingHeader::kSlots / 4 || data_tail_ - data_returned_ >= data_bytes_ / 4) give_back();
   }
@@ -180,7 +178,6 @@ class RingConsumer {
   bool producer_sleeps() const { return header_->producer_sleeps.load(std::memory_order_relaxed) != 0; }
 
  private:
-  static constexpr uint64_t kAhead = 3;  // slots
   RingHeader* header_ = nullptr;
   const std::byte* data_ = nullptr;
   size_t data_bytes_ = 0;

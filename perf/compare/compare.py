@@ -27,7 +27,7 @@ import sys
 import tempfile
 
 COLLECTIVES = ["allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall"]
-SIZES = [512, 4096, 32768, 524288, 8 << 20, 64 << 20]  # after one float for each rank
+SIZES = [512, 4096, 32768, 524288, 8 << 20, 64 << 20, 256 << 20]  # after one float for each rank
 KEEP = {"MALLOC_TOP_PAD_": "268435456", "MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "4294967296"}
 HERE = pathlib.Path(__file__).resolve().parent
 NEAR = 120  # ns
