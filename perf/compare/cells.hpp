@@ -24,6 +24,14 @@ struct Buffers {
   float* out;
 };
 
+// Every page of a buffer is written, and not with zeros: compilers make a calloc of malloc and memset(0), and of pages
+// that were only ever read there is but one, which stays in the caches.
+inline float* written(void* memory, size_t bytes) {
+  auto* floats = static_cast<float*>(memory);
+  std::fill(floats, floats + bytes / sizeof(float), 1.0f);
+  return floats;
+}
+
 // Run: void(Collective, size_t floats of the larger buffer, Buffers); Barrier: void().
 template <typename Run, typename Barrier>
 void run_cells(int argc, char** argv, int rank, Buffers buffers, Run&& run, Barrier&& barrier) {

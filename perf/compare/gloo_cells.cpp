@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   auto context = std::make_shared<gloo::rendezvous::Context>(ranks.rank(), ranks.ranks());
   context->connectFullMesh(store, device);
   const size_t floats = compare::largest(argc, argv) / sizeof(float);
-  std::vector<float> in(floats), out(floats);
+  std::vector<float> in(floats, 1), out(floats, 1);
   compare::run_cells(
       argc, argv, ranks.rank(), {in.data(), out.data()},
       [&](compare::Collective which, size_t count, compare::Buffers buffers) {

@@ -8,12 +8,10 @@ int main(int argc, char** argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   const size_t bytes = compare::largest(argc, argv);
-  void* in = std::malloc(bytes);
-  void* out = std::malloc(bytes);
-  std::memset(in, 0, bytes);
-  std::memset(out, 0, bytes);
+  float* in = compare::written(std::malloc(bytes), bytes);
+  float* out = compare::written(std::malloc(bytes), bytes);
   compare::run_cells(
-      argc, argv, rank, {static_cast<float*>(in), static_cast<float*>(out)},
+      argc, argv, rank, {in, out},
       [&](compare::Collective which, size_t floats, compare::Buffers buffers) {
         const int count = static_cast<int>(floats), part = count / ranks;
         switch (which) {

@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
   auto comm = ccl::create_communicator(ranks.ranks(), ranks.rank(), kvs);
 
   const size_t most = compare::largest(argc, argv) / sizeof(float);
-  std::vector<float> in(most), out(most);
+  std::vector<float> in(most, 1), out(most, 1);
   compare::run_cells(
       argc, argv, ranks.rank(), {in.data(), out.data()},
       [&](compare::Collective which, size_t floats, compare::Buffers buffers) {

@@ -69,11 +69,8 @@ int main(int argc, char** argv) {
   }
 
   const size_t bytes = compare::largest(argc, argv);
-  // Written, since pages that never were are all the same one, which stays in the caches.
-  auto* in = static_cast<float*>(std::malloc(bytes));
-  auto* out = static_cast<float*>(std::malloc(bytes));
-  std::memset(in, 0, bytes);
-  std::memset(out, 0, bytes);
+  float* in = compare::written(std::malloc(bytes), bytes);
+  float* out = compare::written(std::malloc(bytes), bytes);
   const auto run = [&](ucc_coll_type_t type, const void* from, size_t sent, void* to, size_t received) {
     ucc_coll_args_t args{};
     args.coll_type = type;
