@@ -68,6 +68,17 @@ struct alignas(32) RingOffer {
   std::atomic<uint32_t> after;  // see Wire::offer
 };
 
+// A large view that the consumer copies into memory of its own, while the producer waits for the end of that: the
+// consumer takes chunks from the front, and the producer, which has nothing else to do, writes some from the back.
+struct RingShare {
+  static constexpr size_t kChunk = 64 << 10;  // bytes
+  // The view's ticket + 1 << 32 | chunks taken from the front << 16 | from the back. 0: nothing is shared. Begun and
+  // ended by the consumer.
+  alignas(64) std::atomic<uint64_t> taken;
+  std::atomic<uint64_t> address;              // in the consumer's memory
+  alignas(64) std::atomic<uint32_t> written;  // chunks: by the producer
+};
+
 struct RingHeader {
   static constexpr uint32_t kSlots = 64;
   static constexpr uint32_t kViews = 64;
@@ -84,10 +95,11 @@ struct RingHeader {
   // The consumer's: it is reading a view. Set before it looks at `revoked`, so that a producer in the same process that
   // has revoked can wait for the end of the read.
   alignas(64) std::atomic<uint32_t> reading;
-  // The producer's: it is writing to memory that was offered. Set before it looks at `withdrawn`, the consumer's word
-  // that nothing is offered any more: after it the consumer waits for the end of the write.
+  // The producer's: it is writing to memory that was offered, or shared. Set before it looks at `withdrawn`, the
+  // consumer's word that nothing is offered any more: after it the consumer waits for the end of the write.
   alignas(64) std::atomic<uint32_t> writing;
   std::atomic<uint32_t> withdrawn;
+  RingShare share;
   alignas(64) RingOffer offers[kOffers];  // by index of the message
   // A view's ticket t is done when view_done[t % kViews] == t + 1. Written by the consumer.
   alignas(64) std::atomic<uint32_t> view_done[kViews];

@@ -175,6 +175,7 @@ bool RingWire::progress_sends() {
     }
     request = next;
   }
+  if (!viewed_.empty() && can_push()) moved |= help();
   while (SendRequest* request = queued_.head()) {
     const uint64_t before = request->scratch[1];
     queued_.remove(nullptr, request);  // issue() may link it into viewed_
@@ -246,10 +247,86 @@ void RingWire::consume_view(std::span<const ViewPiece> pieces, uint32_t ticket, 
     fail(WireError::Kind::closed, "the peer gave up while its data was being read");
     return;
   }
-  if (!read) return;
-  header->view_done[ticket % RingHeader::kViews].store(ticket + 1, std::memory_order_release);
+  if (read) view_is_read(ticket, request);
+}
+
+void RingWire::view_is_read(uint32_t ticket, RecvRequest& request) {
+  rings_.rx.header()->view_done[ticket % RingHeader::kViews].store(ticket + 1, std::memory_order_release);
   if (rings_.rx.producer_sleeps()) wake_peer();
   finish(request);
+}
+
+// ---- Views that both ends copy
+
+// A peer that reads memory of ours at the same time has no time to help, and one call for all of it is faster.
+bool RingWire::is_shared(const RingSlot& slot, const RecvRequest& request) {
+  if (slot.view.count != 1 || slot.view.pieces[0].region != 0 || !can_push()) return false;
+  const bool begun = rings_.rx.header()->share.taken.load(std::memory_order_relaxed) >> 32 == slot.view.ticket + 1ULL;
+  const Sink& sink = request.sink;
+  return begun ||
+         (viewed_.empty() && slot.bytes >= 2 * RingShare::kChunk && slot.bytes <= 0xffff * RingShare::kChunk &&
+          sink.reduce == nullptr && sink.count == 1 && sink.forward == nullptr && slot.view.ticket != UINT32_MAX);
+}
+
+// Takes chunks from the front until none is left; then the request is done, or the peer is still at one.
+void RingWire::read_shared(RingSlot* slot, RecvRequest& request) {
+  RingHeader* header = rings_.rx.header();
+  RingShare& share = header->share;
+  const uint32_t ticket = slot->view.ticket;
+  const uint64_t begun = (uint64_t{ticket} + 1) << 32;
+  const uint64_t chunks = (slot->bytes + RingShare::kChunk - 1) / RingShare::kChunk;
+  std::byte* to = request.sink.dst[0].data;
+  uint64_t taken = share.taken.load(std::memory_order_relaxed);
+  if (taken >> 32 != begun >> 32) {
+    share.address.store(reinterpret_cast<uint64_t>(to), std::memory_order_relaxed);
+    share.written.store(0, std::memory_order_relaxed);
+    share.taken.store(taken = begun, std::memory_order_release);
+  }
+  const auto back = [&taken] { return taken & 0xffff; };
+  const auto front = [&taken] { return taken >> 16 & 0xffff; };
+  header->reading.store(1, std::memory_order_seq_cst);
+  stalled_ = true;
+  while (front() + back() < chunks && header->revoked.load(std::memory_order_seq_cst) == 0) {
+    if (!share.taken.compare_exchange_weak(taken, taken + (1 << 16), std::memory_order_relaxed)) continue;
+    const size_t offset = front() * RingShare::kChunk;
+    taken += 1 << 16;
+    stalled_ = false;
+    if (!pull(slot->view.pieces[0], offset, to + offset, std::min<size_t>(RingShare::kChunk, slot->bytes - offset)))
+      break;
+    taken = share.taken.load(std::memory_order_relaxed);
+  }
+  header->reading.store(0, std::memory_order_release);
+  if (header->revoked.load(std::memory_order_acquire) != 0) {
+    fail(WireError::Kind::closed, "the peer gave up while its data was being read");
+  } else if (error_.kind == WireError::Kind::none && share.written.load(std::memory_order_acquire) == back()) {
+    share.taken.store(0, std::memory_order_relaxed);
+    stalled_ = false;
+    view_is_read(ticket, request);
+  }
+}
+
+// Writes a chunk of a view of ours that the peer copies. False: there is nothing to help with.
+bool RingWire::help() {
+  RingHeader* header = rings_.tx.header();
+  RingShare& share = header->share;
+  uint64_t taken = share.taken.load(std::memory_order_acquire);
+  if (taken == 0) return false;
+  const SendRequest* request = viewed_.head();
+  while (request != nullptr && request->scratch[0] != (taken >> 32) - 1) request = request->next;
+  if (request == nullptr || request->source.count != 1) return false;
+  const Piece& piece = request->source.pieces[0];
+  const uint64_t chunks = (piece.bytes + RingShare::kChunk - 1) / RingShare::kChunk, back = taken & 0xffff;
+  if ((taken >> 16 & 0xffff) + back >= chunks) return false;
+  if (!share.taken.compare_exchange_strong(taken, taken + 1, std::memory_order_acquire)) return true;
+  const size_t offset = (chunks - 1 - back) * RingShare::kChunk;
+  header->writing.store(1, std::memory_order_seq_cst);
+  const bool written = header->withdrawn.load(std::memory_order_seq_cst) == 0 &&
+                       push(share.address.load(std::memory_order_relaxed) + offset, piece.data + offset,
+                            std::min<size_t>(RingShare::kChunk, piece.bytes - offset));
+  header->writing.store(0, std::memory_order_release);
+  if (written) share.written.fetch_add(1, std::memory_order_release);
+  if (rings_.tx.consumer_sleeps()) wake_peer();
+  return true;
 }
 
 void RingWire::offer(const MessageId& id, const Piece& where, uint32_t after) {
@@ -334,6 +411,11 @@ bool RingWire::take_front(RingSlot* slot, RecvRequest& request) {
       if (request.scratch[0] == request.sink.bytes) finish(request);
       break;
     case SlotKind::view:
+      if (is_shared(*slot, request)) {
+        read_shared(slot, request);
+        if (!request.done) return false;
+        break;
+      }
       consume_view(pieces_of(*slot), slot->view.ticket, request);
       if (slot->view.count > 2) {
         data_end = slot->view.pieces[0].address + ((slot->view.count * sizeof(ViewPiece) + 63) & ~size_t{63});
@@ -352,6 +434,7 @@ bool RingWire::take_front(RingSlot* slot, RecvRequest& request) {
 // A large message is enough for one call: what can be sent once it is there should not wait for the next one.
 bool RingWire::progress_receives() {
   bool moved = false, large = false;
+  stalled_ = false;
   while (!large && !posted_.empty() && error_.kind == WireError::Kind::none) {
     RingSlot* slot = rings_.rx.front();
     if (slot == nullptr) break;
@@ -367,6 +450,8 @@ bool RingWire::progress_receives() {
       if (!store_early(slot)) break;
     } else if (take_front(slot, *request)) {
       posted_.remove(previous, request);
+    } else if (stalled_) {
+      break;
     }
     moved = true;
   }

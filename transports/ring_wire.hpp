@@ -89,6 +89,9 @@ class RingWire : public Wire {
   virtual std::byte* map(const ViewPiece& view) = 0;
   // Copies from the peer's private memory; false on failure, with the reason in error_.
   virtual bool pull(const ViewPiece& view, size_t offset, std::byte* to, size_t bytes) = 0;
+  // Copies to the peer's private memory, where this is possible; false on failure, with the reason in error_.
+  virtual bool can_push() const { return false; }
+  virtual bool push(uint64_t, const std::byte*, size_t) { return false; }
   virtual void wake_peer() = 0;
   virtual void drain_wakeups() {}
   // Carries the connection on; true when it moved.
@@ -156,6 +159,10 @@ class RingWire : public Wire {
   bool store_early(RingSlot* slot);
   bool check(const MessageId& id, size_t bytes, const RecvRequest& request);
   void consume_view(std::span<const ViewPiece> pieces, uint32_t ticket, RecvRequest& request);
+  bool is_shared(const RingSlot& slot, const RecvRequest& request);
+  void read_shared(RingSlot* slot, RecvRequest& request);
+  bool help();
+  void view_is_read(uint32_t ticket, RecvRequest& request);
   bool read_view(std::span<const ViewPiece> pieces, RecvRequest& request);
   void finish(RecvRequest& request);
   std::span<const ViewPiece> pieces_of(const RingSlot& slot) const;
@@ -165,6 +172,7 @@ class RingWire : public Wire {
   Fifo<SendRequest> viewed_;  // the peer reads their memory
   Fifo<RecvRequest> posted_;
   uint32_t next_ticket_ = 0;
+  bool stalled_ = false;                        // of the oldest message the peer still writes a part
   uint64_t offered_[RingHeader::kOffers] = {};  // as in RingOffer::key; 0: the offer may be used again
   std::unordered_map<uint64_t, Early> early_;
   size_t early_bytes_ = 0;

@@ -84,6 +84,7 @@ void ShmWire::test_pull(const Record& token) {
         "shm: private memory of rank {} cannot be read in place ({}); large messages go through the ring", peer(),
         context_.config->shm_cma ? std::strerror(errno) : "WEFT_SHM_CMA=0");
   }
+  reaches_ = works;
   rings_.rx.header()->can_pull.store(works ? 1 : 2, std::memory_order_release);
 }
 
@@ -277,6 +278,23 @@ std::byte* ShmWire::map(const ViewPiece& view) {
   }
   if (found == mapped_.end() || view.address + view.bytes > found->second.bytes) return nullptr;
   return found->second.base + view.address;
+}
+
+bool ShmWire::push(uint64_t address, const std::byte* from, size_t bytes) {
+  while (bytes > 0 && error_.kind == WireError::Kind::none) {
+    iovec local{const_cast<std::byte*>(from), bytes}, remote{reinterpret_cast<void*>(address), bytes};
+    const ssize_t put = ::process_vm_writev(peer_pid_, &local, 1, &remote, 1, 0);
+    if (put <= 0) {
+      const int number = errno;
+      fail(number == ESRCH ? WireError::Kind::closed : WireError::Kind::broken,
+           number == ESRCH ? "the peer died" : system_error(number, "shm: process_vm_writev").message());
+    } else {
+      from += put;
+      address += static_cast<size_t>(put);
+      bytes -= static_cast<size_t>(put);
+    }
+  }
+  return bytes == 0;
 }
 
 bool ShmWire::pull(const ViewPiece& view, size_t offset, std::byte* to, size_t bytes) {

@@ -47,6 +47,8 @@ class ShmWire final : public RingWire {
   bool share(const Piece& piece, ViewPiece* view) override;
   std::byte* map(const ViewPiece& view) override;
   bool pull(const ViewPiece& view, size_t offset, std::byte* to, size_t bytes) override;
+  bool can_push() const override { return reaches_; }
+  bool push(uint64_t address, const std::byte* from, size_t bytes) override;
   void wake_peer() override;
   void drain_wakeups() override { read_socket(); }
   // Until the peer's token has come, too: it decides how large messages travel.
@@ -66,6 +68,7 @@ class ShmWire final : public RingWire {
   std::function<void()> forget_;
   Fd socket_;
   pid_t peer_pid_ = 0;
+  bool reaches_ = false;  // the peer's private memory
   std::byte* memory_ = nullptr;
   size_t memory_bytes_ = 0;
   uint64_t token_ = 0;                  // read by the peer to find out whether it may
