@@ -25,7 +25,8 @@ struct Port {
 struct Message {
   double sent = 0, received = 0;
   uint32_t wire = 0, send_op = 0, receive_op = 0, tile = 0;
-  uint32_t next = kNone;  // on the wire, while only one end has posted it
+  uint32_t next = kNone;    // on the wire, while only one end has posted it
+  uint32_t behind = kNone;  // the next that goes over the wire, where this one is on its way
   uint32_t cause = kNone, span = kNone;
   bool has_send = false, has_receive = false, landed = false;
 };
@@ -60,7 +61,9 @@ class Simulator {
   void ready(uint32_t actor, uint32_t op, uint32_t tile, double now, uint32_t cause);
   void post(uint32_t wire, bool send, double time, uint32_t op, uint32_t tile, uint32_t cause, double now);
   void start(const Event& event);
-  void flow(const Event& event, double bytes);
+  void join_flow(uint32_t number, double now);
+  void flow(uint32_t number, double now);
+  void flowed(uint32_t number, double now);
   double queue_up(double begin, const Message& message, double bytes, uint32_t* cause, double* left);
   void pass(uint32_t number, double left, double passed);
   void arrived(const Event& event);
@@ -119,6 +122,7 @@ class Simulator {
   std::vector<Port> out_, in_;
   std::optional<FairLinks> fair_;
   std::vector<uint32_t> flow_message_;
+  std::vector<Waiting> lines_;  // by wire: messages whose bytes move, or would if it were their turn
   std::vector<FairLinks::Use> uses_;
   EventQueue events_;
   double end_ = 0;
@@ -206,6 +210,7 @@ void Simulator::start_links() {
     for (const Port& port : *ports) capacities.push_back(port.byte_ns > 0 ? 1000 / port.byte_ns : 0);
   }
   fair_.emplace(std::move(capacities));
+  lines_.resize(parts_.wires.size());
 }
 
 Result<Simulation> Simulator::run() {
@@ -234,7 +239,7 @@ void Simulator::handle(const Event& event) {
   switch (event.kind) {
     case Event::Kind::ended:
       fair_->end(event.item);
-      return pass(flow_message_[event.item], event.time, event.time);
+      return flowed(flow_message_[event.item], event.time);
     case Event::Kind::done:
       return done(event);
     case Event::Kind::arrived:
@@ -364,7 +369,7 @@ void Simulator::start(const Event& event) {
                                        .begin = event.time,
                                        .end = passed,
                                        .cause = cause});
-  is_fair() ? flow(event, bytes) : pass(event.item, left, passed);
+  is_fair() ? join_flow(event.item, event.time) : pass(event.item, left, passed);
 }
 
 // First come, first served: when it has passed all ports, and when those of its sender.
@@ -388,9 +393,18 @@ double Simulator::queue_up(double begin, const Message& message, double bytes, u
   return passed;
 }
 
-// All at once, each with its share.
-void Simulator::flow(const Event& event, double bytes) {
-  const Wire& ends = parts_.wires[messages_[event.item].wire];
+// Wires share what they pass; on each wire one message goes after the other.
+void Simulator::join_flow(uint32_t number, double now) {
+  Waiting& line = lines_[messages_[number].wire];
+  (line.first == kNone ? line.first : messages_[line.last].behind) = number;
+  line.last = number;
+  if (line.first == number) flow(number, now);
+}
+
+void Simulator::flow(uint32_t number, double now) {
+  const Message& message = messages_[number];
+  const Wire& ends = parts_.wires[message.wire];
+  const double bytes = actors_[ends.sender].outline->ops[message.send_op].chunks * tile_chunk_;
   uses_.clear();
   for (int level = std::min(ends.level, 1); level <= ends.level; ++level) {
     for (const bool outward : {true, false}) {
@@ -402,10 +416,17 @@ void Simulator::flow(const Event& event, double bytes) {
       uses_.push_back({static_cast<uint32_t>(outward ? index : index + out_.size()), weight(level, actor)});
     }
   }
-  if (bytes <= 0 || uses_.empty()) return pass(event.item, event.time, event.time);
-  const uint32_t flow = fair_->begin(event.time, bytes, uses_);
+  if (bytes <= 0 || uses_.empty()) return flowed(number, now);
+  const uint32_t flow = fair_->begin(now, bytes, uses_);
   if (flow >= flow_message_.size()) flow_message_.resize(flow + 1);
-  flow_message_[flow] = event.item;
+  flow_message_[flow] = number;
+}
+
+void Simulator::flowed(uint32_t number, double now) {
+  Waiting& line = lines_[messages_[number].wire];
+  const uint32_t next = line.first = messages_[number].behind;
+  pass(number, now, now);
+  if (next != kNone) flow(next, now);
 }
 
 void Simulator::share(double now) {

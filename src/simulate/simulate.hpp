@@ -9,8 +9,9 @@
 //   combine_ns for each byte;
 // - its bytes pass what leads out of the sender and into the receiver; between nodes (racks, sites) what leads out of
 //   the one and into the other, which all ranks of the node share, on every level on the way. There tiles go one after
-//   the other, as they come (Sharing::fifo: over several tiles, a fair share for each), or all at once, each with its
-//   max-min fair share (Sharing::fair). A tile passes all of them at once, at the pace of the slowest;
+//   the other, as they come (Sharing::fifo: over several tiles, a fair share for each), or those of different wires all
+//   at once, each with its max-min fair share (Sharing::fair). A tile passes all of them at once, at the pace of the
+//   slowest;
 // - it arrives latency_us later. Tiles beyond `eager_bytes` leave when their receiver is ready for them.
 #pragma once
 

@@ -187,6 +187,21 @@ TEST(Simulate, NodesShareTheirLink) {
   EXPECT_EQ(all_to_all.levels[1].messages, 32U);
 }
 
+// Ranks that send at once have the same share of what leads out of their node, and end at once; one after the other,
+// they end one after the other.
+TEST(Simulate, FairSharesOfALink) {
+  const Topology topology = nodes(2, 4);
+  const Links links = {{0, 0, 0}, kOnlyBytes};
+  SimulateOptions options{.bytes = 8000, .eager_bytes = 0, .combine_ns = 0, .sharing = Sharing::fair};
+  EXPECT_NEAR(run("alltoall", "flat", topology, links, options).microseconds, 16, 1e-6);
+  // 2 (N-1)/N of the vector out of each node.
+  EXPECT_NEAR(run("allreduce", "hierarchical", topology, links, options).microseconds, 8, 1e-6);
+  // Tiles of a wire go one after the other, so that a chain is a chain.
+  const SimulateOptions chain{
+      .bytes = 100000, .tile_bytes = 1000, .eager_bytes = 0, .combine_ns = 0, .sharing = Sharing::fair};
+  EXPECT_NEAR(run("broadcast", "chain", flat(9), {kOnlyBytes}, chain).microseconds, 100 + 7, 1e-6);
+}
+
 TEST(Simulate, StragglersAndSlowLinks) {
   const Topology topology = nodes(4, 2);
   const Links links = {{1, 0.1, 0.1}, {5, 0.1, 1}};
