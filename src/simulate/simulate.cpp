@@ -2,24 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
-#include <map>
-#include <queue>
+#include <ctime>
+#include <optional>
 
-#include "bind/schedule.hpp"
 #include "plan/shape.hpp"
+#include "simulate/events.hpp"
+#include "simulate/fair.hpp"
+#include "simulate/partition.hpp"
 
 namespace weft {
+namespace simulation {
 namespace {
-
-constexpr uint32_t kNone = SimulatedSpan::kNone;
-constexpr double kMostOps = 60e6;  // of all simulated ranks: some gigabytes
-
-double chunks(std::span<const Region> regions) {
-  double count = 0;
-  for (const Region& region : regions) count += region.count;
-  return count;
-}
 
 // What leads out of, or into, a rank or a group.
 struct Port {
@@ -28,28 +21,24 @@ struct Port {
   uint32_t last = kNone;  // span
 };
 
-struct Posted {
-  double time = 0;
-  uint32_t op = 0, tile = 0, cause = kNone;
-};
-// From one rank to another.
-struct WireState {
-  std::deque<Posted> sends, receives;
-};
-
-struct LaneState {
-  const Schedule::Queue* queue = nullptr;
-  Cursor cursor;
-  uint32_t wire = 0;
+// From one rank to another; both ends post them in the same order.
+struct Message {
+  double sent = 0, received = 0;
+  uint32_t wire = 0, send_op = 0, receive_op = 0, tile = 0;
+  uint32_t next = kNone;    // on the wire, while only one end has posted it
+  uint32_t behind = kNone;  // the next that goes over the wire, where this one is on its way
+  uint32_t cause = kNone, span = kNone;
+  bool has_send = false, has_receive = false, landed = false;
 };
 
-struct RankState {
-  std::shared_ptr<const Plan> plan;
-  std::unique_ptr<Schedule> schedule;
-  std::vector<LaneState> lanes;
-  std::vector<uint32_t> lane_of;         // by op; kNone: a copy
-  std::vector<uint32_t> missing, cause;  // by tile of the window and op
-  std::vector<uint32_t> left;            // by tile of the window
+// Messages of which only one end is posted.
+struct Waiting {
+  uint32_t first = kNone, last = kNone;
+};
+
+struct ActorState {
+  const Outline* outline = nullptr;
+  size_t first_slot = 0;  // in missing_
   uint32_t low = 0;
   double cpu = 0, slow = 1;
   uint32_t cpu_last = kNone;
@@ -62,423 +51,496 @@ class Simulator {
   Result<Simulation> run();
 
  private:
-  struct Event {
-    double time = 0;
-    uint64_t order = 0;
-    uint32_t rank = 0, op = 0, tile = 0, span = kNone;
-    enum class Kind : uint8_t { arrived, done } kind = Kind::done;
-    bool operator>(const Event& other) const { return time != other.time ? time > other.time : order > other.order; }
-  };
-
-  Result<std::shared_ptr<const Plan>> plan_of(int rank) const {
-    const bool in_place = options_.in_place && program_.collective() != Collective::alltoallv;
-    return expand(program_, {tree_.ranks(), rank, options_.root, in_place, &tree_});
-  }
-  Status make_ranks();
-  Status make_symmetric();
-  bool same_as_first(const Plan& other, const Schedule& schedule) const;
-  void add(std::shared_ptr<const Plan> plan);
+  Status make_actors();
   void make_ports();
+  void weigh_ports();
+  void start_links();
 
-  void open_tile(uint32_t rank, uint32_t tile, double now);
-  void advance(uint32_t rank, uint32_t lane, double now);
-  void ready(uint32_t rank, uint32_t op, uint32_t tile, double now, uint32_t cause);
-  void transfer(uint32_t wire);
+  void open_tile(uint32_t actor, uint32_t tile, double now);
+  void advance(uint32_t actor, uint32_t queue, double now);
+  void ready(uint32_t actor, uint32_t op, uint32_t tile, double now, uint32_t cause);
+  void post(uint32_t wire, bool send, double time, uint32_t op, uint32_t tile, uint32_t cause, double now);
+  void start(const Event& event);
+  void join_flow(uint32_t number, double now);
+  void flow(uint32_t number, double now);
+  void flowed(uint32_t number, double now);
+  double queue_up(double begin, const Message& message, double bytes, uint32_t* cause, double* left);
+  void pass(uint32_t number, double left, double passed);
   void arrived(const Event& event);
+  void take(uint32_t number, double now);
+  void copy(uint32_t actor, uint32_t op, uint32_t tile, double now, uint32_t cause);
   void done(const Event& event);
-  void settle(uint32_t rank, double now);
+  void settle(uint32_t actor, double now);
+  void handle(const Event& event);
+  void share(double now);
+  Status finish();
   void find_critical_path();
-  void push(Event event) {
-    event.order = order_++;
-    events_.push(event);
-  }
-  uint32_t record(SimulatedSpan span) {
+
+  uint32_t record(const SimulatedSpan& span) {
     if (!options_.record) return kNone;
     result_.spans.push_back(span);
     return static_cast<uint32_t>(result_.spans.size() - 1);
   }
-  double work(RankState& state, double now, double microseconds, uint32_t* cause) {
-    if (state.cpu > now && cause != nullptr) *cause = state.cpu_last;
+  double work(ActorState& state, double now, double microseconds, uint32_t* cause) {
+    if (state.cpu > now) *cause = state.cpu_last;
     state.cpu = std::max(state.cpu, now) + microseconds * state.slow;
     return state.cpu;
   }
-
-  size_t slot(const RankState& state, uint32_t op, uint32_t tile) const {
-    return size_t{tile % window_} * state.plan->ops.size() + op;
+  size_t slot(const ActorState& state, uint32_t op, uint32_t tile) const {
+    return state.first_slot + size_t{tile % window_} * state.outline->ops.size() + op;
   }
-  double tile_chunk() const { return chunk_bytes_ / tiles_; }
-  size_t port(int level, int rank) const {
-    return first_port_[static_cast<size_t>(level)] +
-           static_cast<size_t>(level == 0 ? rank : tree_.group(level - 1, rank));
+  // What leads out of, or into, the part of this level that an actor's rank is in.
+  size_t port(int level, uint32_t actor) const {
+    if (level == 0) return actor;
+    const int group = tree_.group(level - 1, parts_.actors[actor].rank);
+    return first_port_[static_cast<size_t>(level)] + group_[static_cast<size_t>(level)][static_cast<size_t>(group)];
+  }
+  double weight(int level, uint32_t actor) const { return weights_[static_cast<size_t>(level)][actor]; }
+  bool is_fair() const { return options_.sharing == Sharing::fair; }
+  const Link& link_of(const Message& message) const {
+    return links_[static_cast<size_t>(parts_.wires[message.wire].level)];
   }
 
   const Program& program_;
   const Hierarchy& tree_;
   const Links& links_;
   const SimulateOptions& options_;
-  bool symmetric_ = false;
-  double chunk_bytes_ = 0;
+  Partition parts_;
+  double tile_chunk_ = 0;  // bytes
   uint32_t tiles_ = 1, window_ = 1;
-  std::vector<RankState> ranks_;
-  std::vector<WireState> wires_;
-  struct Ends {
-    uint32_t sender = 0, receiver = 0;  // simulated ranks
-    int from = 0, to = 0, level = 0;
-  };
-  std::vector<Ends> ends_;  // by wire
+  std::vector<ActorState> actors_;
+  std::vector<Cursor> cursors_;    // by queue
+  std::vector<uint32_t> missing_;  // by actor, tile of the window, and op
+  std::vector<uint32_t> cause_;    // the same, where it is recorded
+  std::vector<uint32_t> left_;     // by actor and tile of the window
+  std::vector<Message> messages_;
+  std::vector<uint32_t> free_messages_;
+  std::vector<Waiting> waiting_;  // by wire
   std::vector<size_t> first_port_;
-  std::vector<double> members_;  // by port: ranks that pass it at once, where one stands for all
+  std::vector<std::vector<size_t>> group_;    // by level and group: the one that stands for it
+  std::vector<std::vector<double>> weights_;  // by level and actor: ranks that pass the port at once
   std::vector<Port> out_, in_;
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-  uint64_t order_ = 0;
+  std::optional<FairLinks> fair_;
+  std::vector<uint32_t> flow_message_;
+  std::vector<Waiting> lines_;  // by wire: messages whose bytes move, or would if it were their turn
+  std::vector<FairLinks::Use> uses_;
+  EventQueue events_;
   double end_ = 0;
   uint32_t last_span_ = kNone;
   Simulation result_;
 };
 
-void Simulator::add(std::shared_ptr<const Plan> plan) {
-  RankState state;
-  state.plan = std::move(plan);
-  state.schedule = std::make_unique<Schedule>(*state.plan, window_, options_.order);
-  const size_t ops = state.plan->ops.size();
-  state.lane_of.assign(ops, kNone);
-  for (const Schedule::Queue& queue : state.schedule->queues) {
-    for (const Schedule::Entry& entry : queue.entries)
-      state.lane_of[entry.op] = static_cast<uint32_t>(state.lanes.size());
-    state.lanes.push_back({&queue, Cursor(*state.schedule, queue, tiles_), 0});
-  }
-  const uint32_t slots = std::min(window_, tiles_);
-  state.missing.resize(slots * ops);
-  state.cause.assign(slots * ops, kNone);
-  state.left.resize(slots);
-  ranks_.push_back(std::move(state));
-}
-
-Status Simulator::make_ranks() {
-  auto first = plan_of(0);
+Status Simulator::make_actors() {
+  auto first = plan_of(program_, tree_, options_, 0);
   if (!first.ok()) return first.status();
   const Shape shape = shape_of(program_.collective(), tree_.ranks(), 0, options_.root);
-  chunk_bytes_ = static_cast<double>(options_.bytes) / (double((*first)->chunks_per_block) * shape.blocks());
-  tiles_ =
-      static_cast<uint32_t>(std::clamp(std::ceil(chunk_bytes_ / static_cast<double>(options_.tile_bytes)), 1.0, 1e6));
+  const double chunk = static_cast<double>(options_.bytes) / (double((*first)->chunks_per_block) * shape.blocks());
+  tiles_ = static_cast<uint32_t>(std::clamp(std::ceil(chunk / static_cast<double>(options_.tile_bytes)), 1.0, 1e6));
+  tile_chunk_ = chunk / tiles_;
   window_ = std::max(1U, std::min(options_.window, tiles_));
-  const double ops = static_cast<double>((*first)->ops.size()) * std::min(window_, tiles_) * tree_.ranks();
-  add(*first);
-  const bool plain = options_.slow_ranks.empty() && options_.slow_groups.empty() && !options_.record;
-  if (plain && make_symmetric().ok()) return {};
-  if (ops > kMostOps) {
+  auto found = partition(program_, tree_, options_, window_, (*first)->ops.size());
+  if (!found.ok()) return found.status();
+  parts_ = std::move(*found);
+  double slots = 0;
+  for (const Actor& actor : parts_.actors)
+    slots += static_cast<double>(parts_.outlines[actor.outline]->ops.size()) * window_;
+  if (slots > kMostOps) {
     return error(weftInvalidArgument,
-                 "{} {} of {} ranks has {:.3g} operations, and its ranks are not all alike; legal: up to {:.3g}",
-                 name_of(program_.collective()), program_.name(), tree_.ranks(), ops, kMostOps);
+                 "{} {} of {} ranks in {} classes has {:.3g} operations in its window of {} tiles; legal: up to {:.3g}",
+                 name_of(program_.collective()), program_.name(), tree_.ranks(), parts_.actors.size(), slots, window_,
+                 kMostOps);
   }
-  symmetric_ = false;
-  ranks_.resize(1);
-  wires_.clear();
-  ends_.clear();
-  for (int rank = 1; rank < tree_.ranks(); ++rank) {
-    auto plan = plan_of(rank);
-    if (!plan.ok()) return plan.status();
-    add(std::move(*plan));
+  size_t used = 0;
+  for (const Actor& actor : parts_.actors) {
+    const Outline& outline = *parts_.outlines[actor.outline];
+    actors_.push_back({.outline = &outline, .first_slot = used});
+    for (const Schedule::Queue& queue : outline.schedule.queues) cursors_.emplace_back(outline.schedule, queue, tiles_);
+    used += outline.ops.size() * window_;
   }
-  std::map<std::pair<int, int>, uint32_t> numbers;
-  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
-    for (LaneState& lane : ranks_[rank].lanes) {
-      const bool sends = lane.queue->verb == Verb::send;
-      const int from = sends ? static_cast<int>(rank) : lane.queue->peer,
-                to = sends ? lane.queue->peer : static_cast<int>(rank);
-      const auto [place, is_new] = numbers.try_emplace({from, to}, static_cast<uint32_t>(wires_.size()));
-      if (is_new) {
-        wires_.emplace_back();
-        ends_.push_back(
-            {static_cast<uint32_t>(from), static_cast<uint32_t>(to), from, to, tree_.level_between(from, to)});
-      }
-      lane.wire = place->second;
-    }
-  }
+  missing_.resize(used);
+  if (options_.record) cause_.assign(used, kNone);
+  left_.resize(actors_.size() * window_);
+  waiting_.resize(parts_.wires.size());
+  for (const auto& [rank, factor] : options_.slow_ranks)
+    actors_[parts_.actor_of[static_cast<size_t>(rank)]].slow = factor;
   return {};
 }
 
-// Whether another rank's plan is the first's but for the peers, each of which is on the same level from it.
-bool Simulator::same_as_first(const Plan& other, const Schedule& schedule) const {
-  const RankState& first = ranks_[0];
-  const Plan& plan = *first.plan;
-  if (other.ops.size() != plan.ops.size() || schedule.queues.size() != first.schedule->queues.size()) return false;
-  for (size_t i = 0; i < plan.ops.size(); ++i) {
-    const Op &a = plan.ops[i], &b = other.ops[i];
-    if (a.verb != b.verb || a.reduce != b.reduce || a.step != b.step || a.sources != b.sources) return false;
-    if (chunks(plan.dst(a)) != chunks(other.dst(b)) || chunks(plan.src(a)) != chunks(other.src(b))) return false;
-    if (a.verb != Verb::copy && tree_.level_between(0, a.peer) != tree_.level_between(other.rank, b.peer)) return false;
-  }
-  for (size_t q = 0; q < schedule.queues.size(); ++q) {
-    const auto &a = first.schedule->queues[q].entries, &b = schedule.queues[q].entries;
-    if (a.size() != b.size() || first.schedule->queues[q].verb != schedule.queues[q].verb) return false;
-    for (size_t i = 0; i < a.size(); ++i) {
-      if (a[i].op != b[i].op) return false;
-    }
-  }
-  return true;
-}
-
-// One rank for all: where it sends to a peer it is, as that peer, also who receives. Where those of its node pass the
-// same place at the same time, it is in their middle.
-Status Simulator::make_symmetric() {
-  const Status no = error(weftInvalidArgument, "the ranks are not alike");
+// How many ranks of an actor's class are in its own group.
+void Simulator::weigh_ports() {
   for (int level = 0; level < tree_.levels(); ++level) {
-    if (tree_.sizes(level).size() > 1) return no;
-  }
-  RankState& first = ranks_[0];
-  std::vector<int> sample;
-  for (const Schedule::Queue& queue : first.schedule->queues) sample.push_back(queue.peer);
-  for (int i = 1; i <= 16; ++i) sample.push_back(static_cast<int>(int64_t{tree_.ranks() - 1} * i / 16));
-  std::sort(sample.begin(), sample.end());
-  sample.erase(std::unique(sample.begin(), sample.end()), sample.end());
-  constexpr size_t kMostPeers = 4096;
-  if (sample.size() > kMostPeers) return no;
-  for (LaneState& lane : first.lanes) lane.wire = kNone;
-  for (const int other : sample) {
-    if (other == 0) continue;
-    auto plan = plan_of(other);
-    if (!plan.ok()) return plan.status();
-    const Schedule schedule(**plan, window_, options_.order);
-    if (!same_as_first(**plan, schedule)) return no;
-    for (LaneState& lane : first.lanes) {
-      if (lane.queue->verb != Verb::send || lane.queue->peer != other) continue;
-      for (size_t q = 0; q < schedule.queues.size(); ++q) {
-        if (schedule.queues[q].verb != Verb::recv || schedule.queues[q].peer != 0) continue;
-        if (first.lanes[q].wire != kNone) return no;
-        lane.wire = first.lanes[q].wire = static_cast<uint32_t>(wires_.size());
-        wires_.emplace_back();
-        ends_.push_back({0, 0, 0, other, tree_.level_between(0, other)});
-      }
+    auto& weights = weights_.emplace_back(actors_.size(), level == 0 ? 1.0 : 0.0);
+    for (int rank = 0; level > 0 && rank < tree_.ranks(); ++rank) {
+      const uint32_t actor = parts_.actor_of[static_cast<size_t>(rank)];
+      if (tree_.group(level - 1, rank) == tree_.group(level - 1, parts_.actors[actor].rank)) ++weights[actor];
     }
   }
-  for (const LaneState& lane : first.lanes) {
-    if (lane.wire == kNone) return no;
-  }
-  symmetric_ = true;
-  return {};
 }
 
 void Simulator::make_ports() {
   size_t count = 0;
   for (int level = 0; level < tree_.levels(); ++level) {
     first_port_.push_back(count);
-    count += static_cast<size_t>(level == 0 ? tree_.ranks() : tree_.groups(level - 1));
-  }
-  out_.resize(count);
-  members_.assign(count, symmetric_ ? 0 : 1);
-  for (int level = 0; level < tree_.levels(); ++level) {
-    const size_t end = level + 1 < tree_.levels() ? first_port_[static_cast<size_t>(level) + 1] : count;
-    for (size_t i = first_port_[static_cast<size_t>(level)]; i < end; ++i) {
-      out_[i].byte_ns = links_[static_cast<size_t>(level)].byte_ns;
+    auto& groups = group_.emplace_back();
+    count += level == 0 ? actors_.size() : static_cast<size_t>(tree_.groups(level - 1));
+    out_.resize(count, {.byte_ns = links_[static_cast<size_t>(level)].byte_ns});
+    if (level == 0) continue;
+    // Groups that are made of the same classes are one: that of the actor of their first rank.
+    groups.assign(static_cast<size_t>(tree_.groups(level - 1)), SIZE_MAX);
+    for (int rank = 0; rank < tree_.ranks(); ++rank) {
+      size_t& group = groups[static_cast<size_t>(tree_.group(level - 1, rank))];
+      const Actor& actor = parts_.actors[parts_.actor_of[static_cast<size_t>(rank)]];
+      if (group == SIZE_MAX) group = static_cast<size_t>(tree_.group(level - 1, actor.rank));
     }
-    for (int rank = 0; symmetric_ && rank < tree_.ranks(); ++rank) ++members_[port(level, rank)];
   }
-  for (const auto& [rank, factor] : options_.slow_ranks) ranks_[static_cast<size_t>(rank)].slow = factor;
   for (const auto& slow : options_.slow_groups) {
-    if (slow.level + 1 < tree_.levels()) {
-      out_[first_port_[static_cast<size_t>(slow.level) + 1] + static_cast<size_t>(slow.group)].byte_ns *= slow.factor;
-    }
+    const auto level = static_cast<size_t>(slow.level) + 1;
+    if (level < first_port_.size())
+      out_[first_port_[level] + group_[level][static_cast<size_t>(slow.group)]].byte_ns *= slow.factor;
   }
   in_ = out_;
+  weigh_ports();
   result_.levels.resize(static_cast<size_t>(tree_.levels()));
+  if (is_fair()) start_links();
+}
+
+void Simulator::start_links() {
+  std::vector<double> capacities;
+  for (const auto* ports : {&out_, &in_}) {
+    for (const Port& port : *ports) capacities.push_back(port.byte_ns > 0 ? 1000 / port.byte_ns : 0);
+  }
+  fair_.emplace(std::move(capacities));
+  lines_.resize(parts_.wires.size());
 }
 
 Result<Simulation> Simulator::run() {
-  WEFT_RETURN_IF_ERROR(make_ranks());
+  WEFT_RETURN_IF_ERROR(make_actors());
   make_ports();
-  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
-    for (uint32_t tile = 0; tile < std::min(window_, tiles_); ++tile) open_tile(rank, tile, 0);
-    for (uint32_t lane = 0; lane < ranks_[rank].lanes.size(); ++lane) advance(rank, lane, 0);
-    settle(rank, 0);
+  const std::clock_t begin = std::clock();
+  for (uint32_t actor = 0; actor < actors_.size(); ++actor) {
+    for (uint32_t tile = 0; tile < window_; ++tile) open_tile(actor, tile, 0);
+    const size_t queues = actors_[actor].outline->schedule.queues.size();
+    for (uint32_t queue = 0; queue < queues; ++queue) advance(actor, queue, 0);
+    settle(actor, 0);
   }
   while (!events_.empty()) {
-    const Event event = events_.top();
-    events_.pop();
-    ++result_.events;
-    event.kind == Event::Kind::arrived ? arrived(event) : done(event);
+    const double now = events_.top().time;
+    while (!events_.empty() && events_.top().time == now) handle(events_.pop());
+    if (fair_ && fair_->unsettled()) share(now);
   }
-  for (const RankState& state : ranks_) {
+  result_.cpu_seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  WEFT_RETURN_IF_ERROR(finish());
+  return std::move(result_);
+}
+
+void Simulator::handle(const Event& event) {
+  if (event.kind == Event::Kind::ended && !fair_->is_current(event.item, event.second)) return;
+  ++result_.events;
+  switch (event.kind) {
+    case Event::Kind::ended:
+      fair_->end(event.item);
+      return flowed(flow_message_[event.item], event.time);
+    case Event::Kind::done:
+      return done(event);
+    case Event::Kind::arrived:
+      return arrived(event);
+    case Event::Kind::start:
+      return start(event);
+  }
+}
+
+Status Simulator::finish() {
+  for (const ActorState& state : actors_) {
     if (state.low < tiles_) return error(weftInternalError, "the simulation of {} came to a halt", program_.file());
   }
-  // Where one stands for all it is in the middle of those who pass a place with it; the last is done when it is free.
-  for (int level = 0; symmetric_ && level < tree_.levels(); ++level) {
-    const size_t at = port(level, 0);
-    const double last = std::max(out_[at].free, in_[at].free);
-    if (last > 0) end_ = std::max(end_, last + links_[static_cast<size_t>(level)].latency_us);
+  // Where one stands for all it is in the middle of those who queue up with it; the last is done when the port is free.
+  for (uint32_t actor = 0; actor < actors_.size() && !is_fair(); ++actor) {
+    for (int level = 1; level < tree_.levels(); ++level) {
+      const double last = std::max(out_[port(level, actor)].free, in_[port(level, actor)].free);
+      if (last > 0 && weight(level, actor) > 1)
+        end_ = std::max(end_, last + links_[static_cast<size_t>(level)].latency_us);
+    }
   }
   result_.microseconds = end_;
-  result_.simulated_ranks = static_cast<int>(ranks_.size());
+  result_.simulated_ranks = result_.classes = static_cast<int>(actors_.size());
+  result_.sampled = parts_.sampled;
   for (int level = 0; level < tree_.levels() && end_ > 0; ++level) {
     auto& use = result_.levels[static_cast<size_t>(level)];
     const size_t begin = first_port_[static_cast<size_t>(level)];
     const size_t end = level + 1 < tree_.levels() ? first_port_[static_cast<size_t>(level) + 1] : out_.size();
     for (size_t i = begin; i < end; ++i) use.busiest = std::max({use.busiest, out_[i].busy / end_, in_[i].busy / end_});
-    if (!symmetric_) continue;
-    use.bytes *= tree_.ranks();
-    use.messages *= static_cast<uint64_t>(tree_.ranks());
   }
   find_critical_path();
-  return std::move(result_);
+  return {};
 }
 
-void Simulator::open_tile(uint32_t rank, uint32_t tile, double now) {
-  RankState& state = ranks_[rank];
-  const Plan& plan = *state.plan;
-  state.left[tile % window_] = static_cast<uint32_t>(plan.ops.size());
-  for (uint32_t op = 0; op < plan.ops.size(); ++op) {
-    state.missing[slot(state, op, tile)] = plan.predecessors[op];
-    state.cause[slot(state, op, tile)] = kNone;
-  }
-  for (uint32_t op = 0; op < plan.ops.size(); ++op) {
-    if (plan.predecessors[op] == 0 && plan.ops[op].verb == Verb::copy) ready(rank, op, tile, now, kNone);
-  }
+void Simulator::open_tile(uint32_t index, uint32_t tile, double now) {
+  const ActorState& state = actors_[index];
+  const Outline& outline = *state.outline;
+  left_[size_t{index} * window_ + tile % window_] = static_cast<uint32_t>(outline.ops.size());
+  const auto at = static_cast<std::ptrdiff_t>(slot(state, 0, tile));
+  std::copy(outline.predecessors.begin(), outline.predecessors.end(), missing_.begin() + at);
+  if (options_.record) std::fill_n(cause_.begin() + at, outline.ops.size(), kNone);
+  for (const uint32_t op : outline.first_copies) copy(index, op, tile, now, kNone);
 }
 
 // Posts what can be posted next on a wire.
-void Simulator::advance(uint32_t rank, uint32_t lane_index, double now) {
-  RankState& state = ranks_[rank];
-  LaneState& lane = state.lanes[lane_index];
-  while (!lane.cursor.at_end()) {
-    const uint32_t op = lane.cursor.op(), tile = lane.cursor.tile();
-    if (tile >= state.low + window_ || state.missing[slot(state, op, tile)] > 0) return;
-    lane.cursor.next();
-    uint32_t cause = state.cause[slot(state, op, tile)];
-    WireState& wire = wires_[lane.wire];
-    if (lane.queue->verb == Verb::send) {
-      const Link& link = links_[static_cast<size_t>(ends_[lane.wire].level)];
-      const double sent = work(state, now, link.message_us, &cause);
-      wire.sends.push_back({sent, op, tile, cause});
-    } else {
-      wire.receives.push_back({now, op, tile, cause});
+void Simulator::advance(uint32_t index, uint32_t queue, double now) {
+  ActorState& state = actors_[index];
+  const uint32_t at = parts_.actors[index].first_queue + queue;
+  Cursor& cursor = cursors_[at];
+  const uint32_t wire = parts_.wire_of[at];
+  const bool sends = state.outline->schedule.queues[queue].verb == Verb::send;
+  while (!cursor.at_end()) {
+    const uint32_t op = cursor.op(), tile = cursor.tile();
+    if (tile >= state.low + window_ || missing_[slot(state, op, tile)] > 0) return;
+    cursor.next();
+    uint32_t cause = options_.record ? cause_[slot(state, op, tile)] : kNone;
+    double time = now;
+    if (sends) {
+      time = work(state, now, links_[static_cast<size_t>(parts_.wires[wire].level)].message_us, &cause);
     }
-    transfer(lane.wire);
+    post(wire, sends, time, op, tile, cause, now);
   }
 }
 
-// Moves what has both its ends.
-void Simulator::transfer(uint32_t number) {
-  WireState& wire = wires_[number];
-  const Ends& ends = ends_[number];
-  while (!wire.sends.empty() && !wire.receives.empty()) {
-    const Posted sent = wire.sends.front(), received = wire.receives.front();
-    wire.sends.pop_front();
-    wire.receives.pop_front();
-    const Plan& plan = *ranks_[ends.sender].plan;
-    const double bytes = chunks(plan.src(plan.ops[sent.op])) * tile_chunk();
-    const bool eager = bytes <= static_cast<double>(options_.eager_bytes);
-    const double begin = eager ? sent.time : std::max(sent.time, received.time);
-    uint32_t cause = eager || sent.time >= received.time ? sent.cause : received.cause;
-    double left = begin, passed = begin;
-    auto& use = result_.levels[static_cast<size_t>(ends.level)];
-    use.bytes += bytes;
-    ++use.messages;
-    const size_t last = result_.spans.size();
-    for (int level = std::min(ends.level, 1); level <= ends.level; ++level) {
-      for (const bool outward : {true, false}) {
-        const size_t index = port(level, outward ? ends.from : ends.to);
-        Port& port = (outward ? out_ : in_)[symmetric_ ? this->port(level, 0) : index];
-        const double alone = bytes * port.byte_ns / 1000, took = alone * members_[index];
-        const double from = std::max(port.free, begin), through = from + (alone + took) / 2;
-        if (through > passed && port.free > begin) cause = port.last;
-        port.free = from + took;
-        port.busy += took;
-        if (outward) left = std::max(left, through);
-        passed = std::max(passed, through);
-        if (options_.record) port.last = static_cast<uint32_t>(last);
-      }
+// One end of a message. Those that are not eager begin when both are there.
+void Simulator::post(uint32_t wire, bool send, double time, uint32_t op, uint32_t tile, uint32_t cause, double now) {
+  Waiting& waiting = waiting_[wire];
+  uint32_t number = waiting.first;
+  if (number != kNone && (send ? !messages_[number].has_send : !messages_[number].has_receive)) {
+    waiting.first = messages_[number].next;
+  } else {
+    if (free_messages_.empty()) {
+      free_messages_.push_back(static_cast<uint32_t>(messages_.size()));
+      messages_.emplace_back();
     }
-    const double arrival = passed + links_[static_cast<size_t>(ends.level)].latency_us;
-    const Op& op = ranks_[ends.receiver].plan->ops[received.op];
-    const uint32_t span = record({.rank = ends.to,
-                                  .peer = ends.from,
-                                  .op = received.op,
-                                  .tile = received.tile,
-                                  .step = op.step,
-                                  .reduce = op.reduce,
-                                  .begin = begin,
-                                  .end = std::max(arrival, received.time),
-                                  .cause = cause});
-    push({.time = eager ? sent.time : left, .rank = ends.sender, .op = sent.op, .tile = sent.tile, .span = span});
-    push({.time = std::max(arrival, received.time),
-          .rank = ends.receiver,
-          .op = received.op,
-          .tile = received.tile,
-          .span = span,
-          .kind = Event::Kind::arrived});
+    number = free_messages_.back();
+    free_messages_.pop_back();
+    messages_[number] = {.wire = wire, .tile = tile};
+    (waiting.first == kNone ? waiting.first : messages_[waiting.last].next) = number;
+    waiting.last = number;
+  }
+  Message& message = messages_[number];
+  (send ? message.has_send : message.has_receive) = true;
+  (send ? message.sent : message.received) = time;
+  (send ? message.send_op : message.receive_op) = op;
+  const Wire& ends = parts_.wires[wire];
+  bool eager = false, begins = false;
+  if (message.has_send) {
+    const double bytes = actors_[ends.sender].outline->ops[message.send_op].chunks * tile_chunk_;
+    eager = bytes <= static_cast<double>(options_.eager_bytes);
+    begins = eager ? send : message.has_receive;
+  }
+  if (!eager && send && message.has_receive && message.received > message.sent) cause = message.cause;
+  if (send || (message.has_send && !eager && message.received > message.sent)) message.cause = cause;
+  if (begins) {
+    events_.push({.time = eager ? message.sent : std::max(message.sent, message.received),
+                  .kind = Event::Kind::start,
+                  .first = message.send_op,
+                  .second = ends.in_queue,
+                  .tile = tile,
+                  .who = wire,
+                  .item = number});
+    if (eager) {
+      events_.push({.time = message.sent, .first = op, .tile = tile, .who = ends.sender, .item = kNone});
+    }
+  }
+  if (!send && message.landed) take(number, now);
+}
+
+// The bytes of a message begin to move.
+void Simulator::start(const Event& event) {
+  const Message& message = messages_[event.item];
+  const Wire& ends = parts_.wires[message.wire];
+  const Outline::Operation& op = actors_[ends.sender].outline->ops[message.send_op];
+  const double bytes = op.chunks * tile_chunk_;
+  auto& use = result_.levels[static_cast<size_t>(ends.level)];
+  use.bytes += bytes * parts_.actors[ends.sender].size;
+  use.messages += parts_.actors[ends.sender].size;
+  uint32_t cause = message.cause;
+  double left = event.time, passed = event.time;
+  if (!is_fair()) passed = queue_up(event.time, message, bytes, &cause, &left);
+  messages_[event.item].span = record({.rank = ends.to,
+                                       .peer = ends.from,
+                                       .op = message.receive_op,
+                                       .tile = message.tile,
+                                       .step = op.step,
+                                       .begin = event.time,
+                                       .end = passed,
+                                       .cause = cause});
+  is_fair() ? join_flow(event.item, event.time) : pass(event.item, left, passed);
+}
+
+// First come, first served: when it has passed all ports, and when those of its sender.
+double Simulator::queue_up(double begin, const Message& message, double bytes, uint32_t* cause, double* left) {
+  const Wire& ends = parts_.wires[message.wire];
+  double passed = begin;
+  for (int level = std::min(ends.level, 1); level <= ends.level; ++level) {
+    for (const bool outward : {true, false}) {
+      const uint32_t actor = outward ? ends.sender : ends.receiver;
+      Port& place = (outward ? out_ : in_)[port(level, actor)];
+      const double alone = bytes * place.byte_ns / 1000, took = alone * weight(level, actor);
+      const double from = std::max(place.free, begin), through = from + (alone + took) / 2;
+      if (through > passed && place.free > begin) *cause = place.last;
+      place.free = from + took;
+      place.busy += took;
+      if (outward) *left = std::max(*left, through);
+      passed = std::max(passed, through);
+      if (options_.record) place.last = static_cast<uint32_t>(result_.spans.size());
+    }
+  }
+  return passed;
+}
+
+// Wires share what they pass; on each wire one message goes after the other.
+void Simulator::join_flow(uint32_t number, double now) {
+  Waiting& line = lines_[messages_[number].wire];
+  (line.first == kNone ? line.first : messages_[line.last].behind) = number;
+  line.last = number;
+  if (line.first == number) flow(number, now);
+}
+
+void Simulator::flow(uint32_t number, double now) {
+  const Message& message = messages_[number];
+  const Wire& ends = parts_.wires[message.wire];
+  const double bytes = actors_[ends.sender].outline->ops[message.send_op].chunks * tile_chunk_;
+  uses_.clear();
+  for (int level = std::min(ends.level, 1); level <= ends.level; ++level) {
+    for (const bool outward : {true, false}) {
+      const uint32_t actor = outward ? ends.sender : ends.receiver;
+      const size_t index = port(level, actor);
+      Port& place = (outward ? out_ : in_)[index];
+      if (place.byte_ns <= 0) continue;
+      place.busy += bytes * weight(level, actor) * place.byte_ns / 1000;
+      uses_.push_back({static_cast<uint32_t>(outward ? index : index + out_.size()), weight(level, actor)});
+    }
+  }
+  if (bytes <= 0 || uses_.empty()) return flowed(number, now);
+  const uint32_t flow = fair_->begin(now, bytes, uses_);
+  if (flow >= flow_message_.size()) flow_message_.resize(flow + 1);
+  flow_message_[flow] = number;
+}
+
+void Simulator::flowed(uint32_t number, double now) {
+  Waiting& line = lines_[messages_[number].wire];
+  const uint32_t next = line.first = messages_[number].behind;
+  pass(number, now, now);
+  if (next != kNone) flow(next, now);
+}
+
+void Simulator::share(double now) {
+  for (const FairLinks::Change& change : fair_->share(now)) {
+    const Message& message = messages_[flow_message_[change.flow]];
+    events_.push({.time = change.end,
+                  .kind = Event::Kind::ended,
+                  .first = message.send_op,
+                  .second = change.version,
+                  .tile = message.tile,
+                  .who = message.wire,
+                  .item = change.flow});
   }
 }
 
-// A message is there: its receiver has to take it, and to combine it.
+// A message has left its sender, and passed all that is on its way.
+void Simulator::pass(uint32_t number, double left, double passed) {
+  const Message& message = messages_[number];
+  const Wire& ends = parts_.wires[message.wire];
+  const Outline::Operation& op = actors_[ends.sender].outline->ops[message.send_op];
+  if (op.chunks * tile_chunk_ > static_cast<double>(options_.eager_bytes)) {
+    events_.push(
+        {.time = left, .first = message.send_op, .tile = message.tile, .who = ends.sender, .item = message.span});
+  }
+  events_.push({.time = passed + link_of(message).latency_us,
+                .kind = Event::Kind::arrived,
+                .first = ends.in_queue,
+                .second = message.send_op,
+                .tile = message.tile,
+                .who = ends.receiver,
+                .item = number});
+}
+
 void Simulator::arrived(const Event& event) {
-  RankState& state = ranks_[event.rank];
-  const Op& op = state.plan->ops[event.op];
-  const Link& link = links_[static_cast<size_t>(ends_[state.lanes[state.lane_of[event.op]].wire].level)];
-  const double bytes = op.reduce ? chunks(state.plan->dst(op)) * tile_chunk() : 0;
-  uint32_t cause = kNone;
-  Event next = event;
-  next.kind = Event::Kind::done;
-  next.time = work(state, event.time, link.message_us + bytes * options_.combine_ns / 1000, &cause);
-  if (options_.record) {
-    SimulatedSpan& span = result_.spans[event.span];
-    span.end = next.time;
-    if (cause != kNone && cause != event.span) span.cause = cause;
-    state.cpu_last = event.span;
-  }
-  push(next);
+  Message& message = messages_[event.item];
+  message.landed = true;
+  if (message.has_receive) take(event.item, event.time);
 }
 
-// A copy can be made.
-void Simulator::ready(uint32_t rank, uint32_t op_index, uint32_t tile, double now, uint32_t cause) {
-  RankState& state = ranks_[rank];
-  const Op& op = state.plan->ops[op_index];
-  if (op.verb != Verb::copy) {
-    state.cause[slot(state, op_index, tile)] = cause;
-    advance(rank, state.lane_of[op_index], now);
-    return;
+// A message is there and wanted: its receiver has to take it, and to combine it.
+void Simulator::take(uint32_t number, double now) {
+  const Message message = messages_[number];
+  free_messages_.push_back(number);
+  const uint32_t receiver = parts_.wires[message.wire].receiver;
+  ActorState& state = actors_[receiver];
+  const Outline::Operation& op = state.outline->ops[message.receive_op];
+  uint32_t cause = kNone;
+  const double combined = op.combined * tile_chunk_ * options_.combine_ns / 1000;
+  const double end = work(state, now, link_of(message).message_us + combined, &cause);
+  if (options_.record) {
+    SimulatedSpan& span = result_.spans[message.span];
+    span.op = message.receive_op;
+    span.step = op.step;
+    span.reduce = op.reduce;
+    span.end = end;
+    if (cause != kNone && cause != message.span) span.cause = cause;
+    state.cpu_last = message.span;
   }
-  const double bytes = chunks(state.plan->dst(op)) * tile_chunk() * op.sources;
+  events_.push({.time = end, .first = message.receive_op, .tile = message.tile, .who = receiver, .item = message.span});
+}
+
+void Simulator::ready(uint32_t index, uint32_t op, uint32_t tile, double now, uint32_t cause) {
+  const ActorState& state = actors_[index];
+  const Outline::Operation& operation = state.outline->ops[op];
+  if (operation.verb == Verb::copy) return copy(index, op, tile, now, cause);
+  if (options_.record) cause_[slot(state, op, tile)] = cause;
+  advance(index, operation.queue, now);
+}
+
+void Simulator::copy(uint32_t index, uint32_t op, uint32_t tile, double now, uint32_t cause) {
+  ActorState& state = actors_[index];
+  const Outline::Operation& operation = state.outline->ops[op];
   const double begin = std::max(state.cpu, now);
-  const double end = work(state, now, bytes * options_.combine_ns / 1000, &cause);
-  const uint32_t span = record({.rank = static_cast<int>(rank),
-                                .op = op_index,
+  const double end = work(state, now, operation.combined * tile_chunk_ * options_.combine_ns / 1000, &cause);
+  const uint32_t span = record({.rank = parts_.actors[index].rank,
+                                .op = op,
                                 .tile = tile,
-                                .step = op.step,
-                                .reduce = op.reduce,
+                                .step = operation.step,
+                                .reduce = operation.reduce,
                                 .begin = begin,
                                 .end = end,
                                 .cause = cause});
   if (options_.record) state.cpu_last = span;
-  push({.time = end, .rank = rank, .op = op_index, .tile = tile, .span = span});
+  events_.push({.time = end, .first = op, .tile = tile, .who = index, .item = span});
 }
 
 void Simulator::done(const Event& event) {
-  RankState& state = ranks_[event.rank];
-  const Plan& plan = *state.plan;
+  const uint32_t op = event.first;
+  ActorState& state = actors_[event.who];
+  const Outline& outline = *state.outline;
   if (event.time >= end_) {
     end_ = event.time;
-    last_span_ = event.span;
+    last_span_ = event.item;
   }
-  --state.left[event.tile % window_];
-  for (uint32_t i = plan.successor_begin[event.op]; i < plan.successor_begin[event.op + 1]; ++i) {
-    const uint32_t next = plan.successors[i];
-    if (--state.missing[slot(state, next, event.tile)] == 0)
-      ready(event.rank, next, event.tile, event.time, event.span);
+  --left_[size_t{event.who} * window_ + event.tile % window_];
+  for (uint32_t i = outline.successor_begin[op]; i < outline.successor_begin[op + 1]; ++i) {
+    const uint32_t next = outline.successors[i];
+    if (--missing_[slot(state, next, event.tile)] == 0) ready(event.who, next, event.tile, event.time, event.item);
   }
-  settle(event.rank, event.time);
+  settle(event.who, event.time);
 }
 
 // Moves the window past tiles of which everything is done.
-void Simulator::settle(uint32_t rank, double now) {
-  RankState& state = ranks_[rank];
+void Simulator::settle(uint32_t index, double now) {
+  ActorState& state = actors_[index];
   bool opened = false;
-  while (state.low < tiles_ && state.left[state.low % window_] == 0) {
+  while (state.low < tiles_ && left_[size_t{index} * window_ + state.low % window_] == 0) {
     const uint32_t tile = state.low + window_;
     ++state.low;
-    if (tile < tiles_) open_tile(rank, tile, now);
-    opened = true;
+    if (tile < tiles_) open_tile(index, tile, now);
+    opened = opened || tile < tiles_;
   }
-  for (uint32_t lane = 0; opened && lane < state.lanes.size(); ++lane) advance(rank, lane, now);
+  const size_t queues = state.outline->schedule.queues.size();
+  for (uint32_t queue = 0; opened && queue < queues; ++queue) advance(index, queue, now);
 }
 
 // From the last span back to what held it up last, and so on.
@@ -493,10 +555,11 @@ void Simulator::find_critical_path() {
 }
 
 }  // namespace
+}  // namespace simulation
 
 Result<Simulation> simulate(const Program& program, const Topology& topology, const Links& links,
                             const SimulateOptions& options) {
-  return Simulator(program, topology, links, options).run();
+  return simulation::Simulator(program, topology, links, options).run();
 }
 
 }  // namespace weft

@@ -8,9 +8,10 @@
 // a copy
 //   combine_ns for each byte;
 // - its bytes pass what leads out of the sender and into the receiver; between nodes (racks, sites) what leads out of
-// the one and into the other,
-//   which all ranks of the node share, on every level on the way. There tiles go one after the other, as they come:
-//   over several tiles, a fair share for each. A tile passes all of them at once, at the pace of the slowest;
+//   the one and into the other, which all ranks of the node share, on every level on the way. There tiles go one after
+//   the other, as they come (Sharing::fifo: over several tiles, a fair share for each), or those of different wires all
+//   at once, each with its max-min fair share (Sharing::fair). A tile passes all of them at once, at the pace of the
+//   slowest;
 // - it arrives latency_us later. Tiles beyond `eager_bytes` leave when their receiver is ready for them.
 #pragma once
 
@@ -24,6 +25,11 @@
 
 namespace weft {
 
+enum class Sharing : uint8_t { fifo, fair };
+// Which ranks are simulated: one of each class of those that do the same, found in the plans of all ranks or, where
+// that is too much, in a sample; never in a sample; every rank.
+enum class Classes : uint8_t { sample, plans, none };
+
 struct SimulateOptions {
   size_t bytes = 0;  // of the call's larger buffer on a rank
   size_t tile_bytes = 512 << 10;
@@ -33,7 +39,9 @@ struct SimulateOptions {
   int root = 0;
   bool in_place = true;
   double combine_ns = 0.1;  // for each byte
-  bool record = false;      // spans and the critical path; for small jobs
+  bool record = false;      // spans and the critical path, of every rank; for small jobs
+  Sharing sharing = Sharing::fifo;
+  Classes classes = Classes::sample;
 
   // What if: how many times slower is a rank's own work, or what leads out of and into a group (level, group).
   std::vector<std::pair<int, double>> slow_ranks;
@@ -57,7 +65,10 @@ struct SimulatedSpan {
 struct Simulation {
   double microseconds = 0;
   uint64_t events = 0;
-  int simulated_ranks = 0;  // fewer than the ranks where all are equivalent
+  double cpu_seconds = 0;   // that the events took here, plans not counted
+  int simulated_ranks = 0;  // one of each class, or every rank
+  int classes = 0;          // of ranks that do the same; as many as ranks where they were not looked for or found
+  bool sampled = false;     // classes were found in a sample
   struct Level {
     double bytes = 0;    // over links of this level, all ranks together
     double busiest = 0;  // of the time, the busiest of what leads out of a part
@@ -68,9 +79,8 @@ struct Simulation {
   std::vector<uint32_t> critical_path;  // of spans, from the first to the last
 };
 
-// Where every rank does the same as every other but for whom with (a ring, an even hierarchy), one rank is simulated
-// that stands for all; that it does is tried on a sample of the ranks. Errors: what expand() says; weftInvalidArgument
-// for a program that would be too large otherwise.
+// Ranks that do the same as others (all those of a ring, or of an even hierarchy) are simulated once for all of them:
+// simulate/partition.hpp. Errors: what expand() says; weftInvalidArgument for a program that is too large.
 Result<Simulation> simulate(const Program& program, const Topology& topology, const Links& links,
                             const SimulateOptions& options);
 

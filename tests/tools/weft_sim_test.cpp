@@ -63,6 +63,26 @@ TEST(WeftSim, TimelinesAndWhatIf) {
   expect_error(weft_sim("run allreduce -T " + file + " --slow-group rack:1:2"), "with node:0..3");
 }
 
+// Ranks that do the same are simulated once, where that is not switched off, and it says so.
+TEST(WeftSim, ClassesAndSharing) {
+  const Directory directory;
+  const std::string file = directory / "t.json";
+  std::ofstream(file) << out_of(weft_sim("topology rail --ranks 4 --nodes 4 --groups 2"));
+  const auto call = [&](const std::string& more) {
+    return nlohmann::json::parse(
+        out_of(weft_sim("run allreduce hierarchical -b 1M --format json -T " + file + " " + more)))[0];
+  };
+  const auto fair = call("--sharing fair"), every = call("--sharing fair --classes none");
+  EXPECT_EQ(fair["classes"], 1);
+  EXPECT_EQ(fair["simulated_ranks"], 1);
+  EXPECT_EQ(fair["classes_from"], "all plans");
+  EXPECT_EQ(every["simulated_ranks"], 32);
+  EXPECT_LT(fair["events"], every["events"]);
+  EXPECT_NEAR(fair["microseconds"].get<double>() / every["microseconds"].get<double>(), 1, 1e-9);
+  EXPECT_EQ(call("")["classes"], 4);
+  expect_error(weft_sim("run allreduce -T " + file + " --sharing even"), "fifo");
+}
+
 TEST(WeftSim, SaysWhatIsWrong) {
   const Directory directory;
   const std::string file = directory / "t.json";

@@ -45,8 +45,9 @@ std::string what(const SimulatedSpan& span) {
 
 std::string to_text(const std::vector<SimulatedCall>& calls) {
   std::string text =
-      fmt::format("# simulated, not measured\n{:20}{:14}{:20}{:>9}{:>12}{:>14}{:>12}  {}\n", "topology", "collective",
-                  "algorithm", "ranks", "bytes", "us", "busbw GB/s", "busiest link of each level");
+      fmt::format("# simulated, not measured\n{:20}{:14}{:20}{:>9}{:>12}{:>14}{:>12}{:>10}{:>9}{:>10}  {}\n",
+                  "topology", "collective", "algorithm", "ranks", "bytes", "us", "busbw GB/s", "simulated", "classes",
+                  "events", "busiest link of each level");
   for (const SimulatedCall& call : calls) {
     text += fmt::format("{:20}{:14}{:20}{:>9}{:>12}", call.topology, name_of(call.program->collective()),
                         call.program->name(), call.ranks, call.bytes);
@@ -54,7 +55,9 @@ std::string to_text(const std::vector<SimulatedCall>& calls) {
       text += fmt::format("{:>14}  {}\n", "-", call.failure);
       continue;
     }
-    text += fmt::format("{:>14.5g}{:>12.4g} ", call.result.microseconds, bus_bandwidth(call));
+    text += fmt::format("{:>14.5g}{:>12.4g}{:>10}{:>9}{:>10} ", call.result.microseconds, bus_bandwidth(call),
+                        call.result.simulated_ranks,
+                        fmt::format("{}{}", call.result.sampled ? "~" : "", call.result.classes), call.result.events);
     for (const auto& level : call.result.levels) text += fmt::format(" {:3.0f}%", 100 * level.busiest);
     text += fmt::format("{}{}\n", call.best ? " *" : "", call.chosen ? " chosen" : "");
   }
@@ -76,6 +79,8 @@ std::string to_json(const std::vector<SimulatedCall>& calls) {
       one["microseconds"] = call.result.microseconds;
       one["busbw_GBs"] = bus_bandwidth(call);
       one["simulated_ranks"] = call.result.simulated_ranks;
+      one["classes"] = call.result.classes;
+      one["classes_from"] = call.result.sampled ? "a sample of plans" : "all plans";
       one["events"] = call.result.events;
       ordered_json levels = ordered_json::array();
       for (const auto& level : call.result.levels) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bench.hpp"
 #include "generate.hpp"
 #include "show.hpp"
 #include "status/parse.hpp"
@@ -19,6 +20,7 @@ using weft::ProgramPtr;
 struct Arguments {
   std::vector<std::string> topologies;
   std::string collective, algorithm, sizes = "8,64K,1M,64M", format = "text", path, tile = "0", kind;
+  std::string sharing = "fifo", classes = "sample";
   std::vector<std::string> slow_ranks, slow_groups;
   int root = 0, window = 0;
   double combine_GBs = 0;
@@ -130,7 +132,11 @@ weft::Result<std::vector<weft::SimulatedCall>> simulate_all(const Arguments& arg
                                   .order = tuner->order(),
                                   .root = arguments.root,
                                   .in_place = !arguments.out_of_place,
-                                  .record = record};
+                                  .record = record,
+                                  .sharing = arguments.sharing == "fair" ? weft::Sharing::fair : weft::Sharing::fifo,
+                                  .classes = arguments.classes == "none"    ? weft::Classes::none
+                                             : arguments.classes == "plans" ? weft::Classes::plans
+                                                                            : weft::Classes::sample};
     options.combine_ns = arguments.combine_GBs > 0 ? 1 / arguments.combine_GBs
                                                    : weft::default_tune()->of(weft::kind_of(cluster.topology)).gamma;
     if (const auto status = add_slow(arguments, cluster.topology, options); !status.ok()) return status;
@@ -211,6 +217,16 @@ void add_call(CLI::App& command, Arguments& arguments) {
       .add_option("--combine-GBs", arguments.combine_GBs,
                   "What a rank combines in a second; as the tune file says when not given")
       ->check(CLI::PositiveNumber);
+  command
+      .add_option(
+          "--sharing", arguments.sharing,
+          "Tiles that meet in one place: fifo (one after the other; the fast one) or fair (all at once, max-min)")
+      ->check(CLI::IsMember({"fifo", "fair"}));
+  command
+      .add_option("--classes", arguments.classes,
+                  "Ranks that do the same are simulated once: found in a sample of the plans where they are large, "
+                  "always in all plans, or none, and every rank is simulated")
+      ->check(CLI::IsMember({"sample", "plans", "none"}));
   command.add_option("--slow-rank", arguments.slow_ranks,
                      "RANK:FACTOR, a straggler: its own work takes so many times longer");
   command.add_option("--slow-group", arguments.slow_groups,
@@ -264,8 +280,14 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   topology_command->add_option("--wan-ms", shape.wan_ms, "One way between sites (20)")->check(CLI::NonNegativeNumber);
 
+  bool quick = false;
+  CLI::App* bench_command =
+      app.add_subcommand("bench", "What simulations cost here: classes, events a second, memory, up to 131072 ranks");
+  bench_command->add_flag("--quick", quick, "Only those of up to 4096 ranks");
+
   CLI11_PARSE(app, argc, argv);
   if (run_command->parsed()) return run(arguments);
   if (timeline_command->parsed()) return timeline(arguments);
+  if (bench_command->parsed()) return weft::bench(quick);
   return generate(arguments);
 }

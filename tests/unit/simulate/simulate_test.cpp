@@ -57,38 +57,115 @@ TEST(Simulate, Ring) {
   }
 }
 
-// One rank stands for all, or each for itself: the same time.
-TEST(Simulate, OneForAllIsTheSame) {
+// Nodes of different sizes.
+Topology uneven(const std::vector<int>& sizes) {
+  Hierarchy::Level node{"node", {}};
+  for (size_t i = 0; i < sizes.size(); ++i)
+    node.group_of.insert(node.group_of.end(), static_cast<size_t>(sizes[i]), static_cast<int>(i));
+  const int ranks = static_cast<int>(node.group_of.size());
+  Topology topology = flat(ranks);
+  topology.hierarchy = Hierarchy::create(ranks, {node});
+  return topology;
+}
+
+// One rank of each class stands for all, or each for itself: the same time, whatever the program and the groups.
+TEST(Simulate, ClassesAreTheSameAsAllRanks) {
   const Links three = {{1, 0.2, 0.1}, {5, 0.5, 0.5}, {40, 1, 2}};
-  for (const Topology& topology : {flat(8), flat(13), nodes(4, 4), nodes(6, 2, 3)}) {
+  int merged = 0;
+  for (const Topology& topology : {flat(8), flat(13), flat(24), nodes(4, 4), nodes(6, 2, 3), uneven({3, 1, 3, 1}),
+                                   uneven({4, 2, 2, 4, 1}), nodes(5, 3)}) {
     const Links links(three.end() - topology.hierarchy.levels(), three.end());
-    for (const auto& [collective, name] :
-         {std::pair("allreduce", "ring"), std::pair("allgather", "ring"), std::pair("reducescatter", "ring"),
-          std::pair("allreduce", "hierarchical"), std::pair("allgather", "hierarchical"),
-          std::pair("alltoall", "pairwise"), std::pair("alltoall", "flat"),
-          std::pair("allreduce", "recursive_doubling")}) {
-      const ProgramPtr program = builtin(collective, name);
+    for (const ProgramPtr& program : builtin_programs()) {
       if (!program->supports(topology.hierarchy)) continue;
-      for (const size_t bytes : {size_t{64}, size_t{1} << 20, size_t{64} << 20}) {
-        SCOPED_TRACE(fmt::format("{} {}, {} ranks, {} levels, {} bytes", collective, name, topology.ranks,
-                                 topology.hierarchy.levels(), bytes));
-        const Simulation one = run(collective, name, topology, links, {.bytes = bytes});
-        const Simulation all = run(collective, name, topology, links, {.bytes = bytes, .record = true});
-        EXPECT_EQ(all.simulated_ranks, topology.ranks);
-        // Where several messages go through one place at once, their order there is not the same for all.
-        const bool crowded = topology.hierarchy.levels() > 1 || std::string_view(collective) == "alltoall";
-        const double tolerance = one.simulated_ranks == 1 && crowded ? 0.35 : 1e-9;
-        EXPECT_NEAR(one.microseconds / all.microseconds, 1, tolerance);
-        for (size_t level = 0; level < all.levels.size(); ++level) {
-          EXPECT_NEAR(one.levels[level].bytes, all.levels[level].bytes, 1e-6 * all.levels[level].bytes + 1e-6);
+      for (const Sharing sharing : {Sharing::fifo, Sharing::fair}) {
+        for (const size_t bytes : {size_t{64}, size_t{3} << 20}) {
+          SCOPED_TRACE(fmt::format("{} {}, {} ranks, {} levels, {} bytes, {}", name_of(program->collective()),
+                                   program->name(), topology.ranks, topology.hierarchy.levels(), bytes,
+                                   sharing == Sharing::fair ? "fair" : "fifo"));
+          SimulateOptions options{
+              .bytes = bytes, .tile_bytes = 128 << 10, .window = 3, .sharing = sharing, .classes = Classes::plans};
+          auto one = simulate(*program, topology, links, options);
+          options.classes = Classes::none;
+          auto all = simulate(*program, topology, links, options);
+          ASSERT_TRUE(one.ok() && all.ok());
+          EXPECT_EQ(all->simulated_ranks, topology.ranks);
+          merged += one->classes < topology.ranks;
+          EXPECT_NEAR(one->microseconds / all->microseconds, 1, 1e-9) << one->classes << " classes";
+          for (size_t level = 0; level < all->levels.size(); ++level) {
+            EXPECT_NEAR(one->levels[level].bytes, all->levels[level].bytes, 1e-9 * all->levels[level].bytes);
+            EXPECT_EQ(one->levels[level].messages, all->levels[level].messages);
+            EXPECT_NEAR(one->levels[level].busiest, all->levels[level].busiest, 1e-9);
+          }
         }
       }
     }
   }
-  EXPECT_EQ(run("allreduce", "ring", flat(64), {{1, 1, 1}}, {.bytes = 1 << 20}).simulated_ranks, 1);
-  EXPECT_EQ(run("allreduce", "hierarchical", nodes(8, 8), {{1, 1, 1}, {1, 1, 1}}, {.bytes = 1 << 20}).simulated_ranks,
-            1);
-  EXPECT_EQ(run("broadcast", "chain", flat(64), {{1, 1, 1}}, {.bytes = 1 << 20}).simulated_ranks, 64);
+  EXPECT_GT(merged, 100);
+}
+
+// The same with as many ranks as are simulated one by one in a test.
+TEST(Simulate, ClassesOfManyRanks) {
+  const Links two = {{1, 0.2, 0.1}, {5, 0.5, 0.5}};
+  struct Case {
+    const char *collective, *name;
+    Topology topology;
+    int fifo, fair;  // classes
+  };
+  const Case cases[] = {{"allreduce", "ring", flat(128), 1, 1},
+                        {"allreduce", "recursive_doubling", flat(1024), 1, 1},
+                        {"allreduce", "recursive_doubling", flat(1000), 0, 0},
+                        {"allreduce", "recursive_doubling", flat(768), 0, 0},
+                        {"broadcast", "binomial", flat(1024), 1024, 1024},
+                        {"allreduce", "double_tree", flat(1023), 0, 0},
+                        {"allreduce", "hierarchical", nodes(64, 8), 8, 1},
+                        {"allreduce", "hierarchical", nodes(32, 4, 8), 32, 1},
+                        {"allreduce", "ring", nodes(16, 8), 8, 8}};
+  for (const Case& test : cases) {
+    for (const Sharing sharing : {Sharing::fifo, Sharing::fair}) {
+      SCOPED_TRACE(fmt::format("{} {}, {} ranks", test.collective, test.name, test.topology.ranks));
+      Links links = two;
+      links.resize(static_cast<size_t>(test.topology.hierarchy.levels()), {40, 1, 2});
+      SimulateOptions options{.bytes = 1 << 20, .sharing = sharing, .classes = Classes::plans};
+      const Simulation one = run(test.collective, test.name, test.topology, links, options);
+      options.classes = Classes::none;
+      const Simulation all = run(test.collective, test.name, test.topology, links, options);
+      EXPECT_NEAR(one.microseconds / all.microseconds, 1, 1e-9) << one.classes << " classes";
+      const int expected = sharing == Sharing::fair ? test.fair : test.fifo;
+      if (expected > 0) {
+        EXPECT_EQ(one.classes, expected);
+      }
+      options.classes = Classes::sample;
+      const Simulation some = run(test.collective, test.name, test.topology, links, options);
+      EXPECT_NEAR(some.microseconds / all.microseconds, 1, 1e-9) << some.classes << " classes";
+    }
+  }
+}
+
+// A straggler and a slow node are classes of their own.
+TEST(Simulate, ClassesOfWhatIsSlow) {
+  const Topology topology = nodes(16, 4);
+  for (const Sharing sharing : {Sharing::fifo, Sharing::fair}) {
+    SimulateOptions options{.bytes = 1 << 20, .sharing = sharing, .classes = Classes::plans};
+    options.slow_ranks = {{9, 20}};
+    options.slow_groups = {{0, 5, 4}};
+    const Links links = {{1, 0.2, 0.1}, {5, 0.5, 0.5}};
+    const Simulation one = run("allreduce", "hierarchical_tree", topology, links, options);
+    options.classes = Classes::none;
+    const Simulation all = run("allreduce", "hierarchical_tree", topology, links, options);
+    EXPECT_NEAR(one.microseconds / all.microseconds, 1, 1e-9) << one.classes << " classes";
+  }
+}
+
+// One for all of a node, where what leads out of it has a queue, is in the middle of the queue.
+TEST(Simulate, OneForAllIsInTheMiddle) {
+  const Topology topology = nodes(4, 256);
+  const Links links = {{1, 0.2, 0.1}, {5, 0.5, 0.05}};
+  SimulateOptions options{.bytes = 64 << 20};
+  const Simulation one = run("allreduce", "hierarchical", topology, links, options);
+  EXPECT_EQ(one.classes, 1);
+  EXPECT_TRUE(one.sampled);
+  options.classes = Classes::none;
+  EXPECT_NEAR(one.microseconds / run("allreduce", "hierarchical", topology, links, options).microseconds, 1, 0.35);
 }
 
 // Tiles of a chain follow each other.
@@ -108,6 +185,21 @@ TEST(Simulate, NodesShareTheirLink) {
   EXPECT_NEAR(all_to_all.microseconds, 16, 1e-6);  // four ranks send four blocks of 1000 bytes each
   EXPECT_NEAR(all_to_all.levels[1].busiest, 1, 1e-9);
   EXPECT_EQ(all_to_all.levels[1].messages, 32U);
+}
+
+// Ranks that send at once have the same share of what leads out of their node, and end at once; one after the other,
+// they end one after the other.
+TEST(Simulate, FairSharesOfALink) {
+  const Topology topology = nodes(2, 4);
+  const Links links = {{0, 0, 0}, kOnlyBytes};
+  SimulateOptions options{.bytes = 8000, .eager_bytes = 0, .combine_ns = 0, .sharing = Sharing::fair};
+  EXPECT_NEAR(run("alltoall", "flat", topology, links, options).microseconds, 16, 1e-6);
+  // 2 (N-1)/N of the vector out of each node.
+  EXPECT_NEAR(run("allreduce", "hierarchical", topology, links, options).microseconds, 8, 1e-6);
+  // Tiles of a wire go one after the other, so that a chain is a chain.
+  const SimulateOptions chain{
+      .bytes = 100000, .tile_bytes = 1000, .eager_bytes = 0, .combine_ns = 0, .sharing = Sharing::fair};
+  EXPECT_NEAR(run("broadcast", "chain", flat(9), {kOnlyBytes}, chain).microseconds, 100 + 7, 1e-6);
 }
 
 TEST(Simulate, StragglersAndSlowLinks) {
@@ -159,11 +251,16 @@ TEST(Simulate, AtScale) {
   EXPECT_EQ(run("allreduce", "ring", flat(4096), {{1, 0.1, 0.1}}, {.bytes = 64 << 20}).simulated_ranks, 1);
   EXPECT_GT(run("broadcast", "binomial", flat(4096), {{1, 0.1, 0.1}}, {.bytes = 64 << 20}).microseconds, 6400);
   const Simulation odd = run("allreduce", "recursive_doubling", flat(5000), {{1, 0, 0}}, {.bytes = 8, .combine_ns = 0});
-  EXPECT_EQ(odd.simulated_ranks, 5000);
+  EXPECT_LT(odd.simulated_ranks, 5000);
   // Twelve exchanges. Who waits for its neighbour before the first gives its result away while others still exchange.
   EXPECT_NEAR(odd.microseconds, 13, 1e-6);
-  const auto refused = simulate(*builtin("alltoall", "flat"), nodes(2000, 7), {{1, 1, 1}, {1, 1, 1}},
-                                {.bytes = 1 << 20, .record = true});
+  // An even hierarchy is what one rank of it does.
+  const Simulation many =
+      run("allreduce", "hierarchical", nodes(4096, 8, 64), {{1, 0.1, 0.1}, {5, 0.1, 0.1}, {9, 0, 0.1}},
+          {.bytes = 64 << 20, .sharing = Sharing::fair});
+  EXPECT_EQ(many.classes, 1);
+  const auto refused = simulate(*builtin("alltoall", "flat"), nodes(600, 7), {{1, 1, 1}, {1, 1, 1}},
+                                {.bytes = 1 << 30, .tile_bytes = 1, .window = 64, .record = true});
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.status().message().find("legal: up to"), std::string::npos) << refused.status().message();
 }
