@@ -84,7 +84,8 @@ void ShmWire::test_pull(const Record& token) {
         "shm: private memory of rank {} cannot be read in place ({}); large messages go through the ring", peer(),
         context_.config->shm_cma ? std::strerror(errno) : "WEFT_SHM_CMA=0");
   }
-  reaches_ = works;
+  // What is allowed to read may be forbidden to write; the word stays what it is.
+  reaches_ = works && ::process_vm_writev(peer_pid_, &local, 1, &remote, 1, 0) == ssize_t{sizeof value};
   rings_.rx.header()->can_pull.store(works ? 1 : 2, std::memory_order_release);
 }
 
