@@ -225,6 +225,18 @@ Status Watch::timed_out(const Doing& doing, milliseconds waited) {
     if (word->doing.waiting_for < 0 || word->doing.waiting_for == comm_.rank()) break;
     blamed = word->doing.waiting_for;
   }
+  // One who waits for us, or for one who does, is in it, too. Then it is the one that is not, if that is but one.
+  const auto is_in = [&](size_t rank) {
+    return words_[rank].has_value() && words_[rank]->doing.sequence == doing.sequence;
+  };
+  const bool collective = (doing.sequence & MessageId::kPointToPoint) == 0;
+  if (collective && behind.empty() && blamed >= 0 && (blamed == comm_.rank() || is_in(static_cast<size_t>(blamed)))) {
+    std::vector<int> missing;
+    for (int rank = 0; rank < comm_.size(); ++rank) {
+      if (rank != comm_.rank() && !is_in(static_cast<size_t>(rank))) missing.push_back(rank);
+    }
+    if (missing.size() == 1) blamed = missing[0];
+  }
   // All words go through one rank. Where it waits itself, and relays, at least its own word is here by now.
   const int root = comm_.bootstrap().root();
   const bool silent = std::none_of(words_.begin(), words_.end(), [](const auto& word) { return word.has_value(); });
