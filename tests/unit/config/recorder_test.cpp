@@ -1,8 +1,8 @@
 #include "trace/recorder.hpp"
 
 #include <gtest/gtest.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <thread>
 
