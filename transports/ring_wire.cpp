@@ -46,15 +46,6 @@ void RingWire::send(SendRequest& request) {
   queued_.push(&request);
 }
 
-void RingWire::send_view(SendRequest& request) {
-  request.done = false;
-  std::fill(std::begin(request.scratch), std::end(request.scratch), 0);
-  RingSlot* slot = connected_ && queued_.empty() ? rings_.tx.claim() : nullptr;
-  bool possible = false;
-  if (slot == nullptr || !issue_view(request, slot, &possible)) return send(request);
-  count_sent(request.source.bytes);
-}
-
 // Puts the request into the ring, whole; false while there is no room for all of it. A request whose memory the peer
 // will read goes to viewed_.
 bool RingWire::issue(SendRequest& request) {
@@ -65,13 +56,12 @@ bool RingWire::issue(SendRequest& request) {
   if (request.placed) {
     rings_.tx.publish(slot, request.id, bytes, SlotKind::placed);
     issued = request.done = true;
-  } else if (bytes <= kEager) {
-    issued = issue_eager(request, slot);
   } else {
+    const bool eager = bytes <= kEager;
     // What has begun as fragments ends so, even where the peer was found to read our memory in the meantime.
     bool possible = false;
-    if (request.scratch[1] == 0) issued = issue_view(request, slot, &possible);
-    if (!possible) issued = issue_fragments(request, slot);
+    if ((!eager || request.in_place) && request.scratch[1] == 0) issued = issue_view(request, slot, &possible);
+    if (!possible) issued = eager ? issue_eager(request, slot) : issue_fragments(request, slot);
   }
   if (issued) count_sent(bytes);
   return issued;

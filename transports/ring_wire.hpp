@@ -76,9 +76,6 @@ class RingWire : public Wire {
     if (rings_.rx.producer_sleeps()) wake_peer();
   }
 
-  // A message that the peer reads where it lies, if it can: done when it has been read.
-  void send_view(SendRequest& request);
-
   // Largest message that is copied through the byte ring when the peer could read it in place instead.
   static constexpr size_t kEager = 32 << 10;
 

@@ -81,8 +81,9 @@ struct Sink {
 struct SendRequest {
   MessageId id;
   Source source;
-  bool placed = false;  // the data is already where the receiver offered to take it
-  bool done = false;    // the source may be overwritten
+  bool placed = false;    // the data is already where the receiver offered to take it
+  bool in_place = false;  // the receiver should read it where it lies, if it can, however small it is
+  bool done = false;      // the source may be overwritten
   SendRequest* next = nullptr;
   uint64_t scratch[3] = {};
 };

@@ -58,12 +58,8 @@ Status Watch::compare(int from, const Doing& theirs, const Doing* doing) {
   }
   if (!mine.has_value() || mine->signature == theirs.signature) return {};
   if (said_sequence_ != mine->sequence) say(*mine);  // so that they can tell, too
-  return differ(*mine, from, theirs);
-}
-
-Status Watch::differ(const Doing& mine, int from, const Doing& theirs) const {
   return error(weftInvalidUsage, "the ranks' calls do not match at {}: rank {} called {}, rank {} called {}",
-               name(mine.sequence), comm_.rank(), mine.text, from, theirs.text);
+               name(mine->sequence), comm_.rank(), mine->text, from, theirs.text);
 }
 
 Status Watch::take_alert(int from, const std::string& text, const Doing* doing, bool* known) {

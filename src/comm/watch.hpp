@@ -52,7 +52,6 @@ class Watch {
   Status take_control(const Doing* doing, bool* known);
   Status take_alert(int from, const std::string& text, const Doing* doing, bool* known);
   Status compare(int from, const Doing& theirs, const Doing* doing);
-  Status differ(const Doing& mine, int from, const Doing& theirs) const;
   Status wire_trouble(const Doing* doing);
   Status stray_messages();
   Status missed(const Doing& doing);

@@ -65,6 +65,9 @@ size_t tuner_bytes(const Call& call, int ranks) {
   }
 }
 
+// As the recorder calls them.
+const char* name_of_pair(bool sends) { return sends ? "send" : "recv"; }
+
 // As describe(Call) had it.
 std::string describe_call(const OpSnapshot& op) {
   if (op.collective == "barrier" || op.collective == kRegistration) return op.collective;
@@ -296,8 +299,7 @@ OpShape Engine::shape(const Call& call, std::string_view algorithm, int peer) {
   OpShape shape;
   shape.collective = recorder.name(call.registers                            ? kRegistration
                                    : call.collective != Collective::sendrecv ? name_of(call.collective)
-                                   : call.is_send                            ? "send"
-                                                                             : "recv");
+                                                                             : name_of_pair(call.is_send));
   shape.type = recorder.name(kTypes[call.type].name);
   shape.op = call.reduces() ? recorder.name(call.scaled ? "premulsum" : kOps[call.op]) : uint8_t{0};
   shape.algorithm = recorder.name(algorithm);
@@ -449,11 +451,7 @@ bool Engine::progress() {
 void Engine::finish(Operation& operation, Status result) {
   if (operation.flow != nullptr) {
     comm_.recorder().end(operation.ticket, result.ok());
-    const Call& call = operation.call;
-    if (result.ok() && call.collective == Collective::sendrecv) {
-      past_pairs_[pairs_over_++ % past_pairs_.size()] = {
-          operation.id.sequence, operation.id.signature, call.root, call.is_send, call.type, call.count};
-    } else if (result.ok()) {
+    if (result.ok() && !(operation.id.sequence & MessageId::kPointToPoint)) {
       past_[operation.id.sequence % past_.size()] = {operation.id.sequence, operation.id.signature};
     }
     if (trace_enabled()) {
@@ -500,15 +498,18 @@ std::optional<Doing> Engine::past(uint32_t sequence) const {
 }
 
 std::optional<Doing> Engine::past_pair(uint32_t sequence, int peer, bool sends) const {
-  for (const PastPair& past : past_pairs_) {
-    if (past.sequence != sequence || past.peer != peer || past.sends != sends) continue;
+  for (const OpSnapshot& op : comm_.recorder().snapshot()) {
+    if (op.sequence != sequence || op.root != peer || op.collective != name_of_pair(sends)) continue;
+    if (op.state != OpState::done) continue;
     Call call;
     call.collective = Collective::sendrecv;
-    call.root = past.peer;
-    call.is_send = past.sends;
-    call.type = past.type;
-    call.count = past.count;
-    return Doing{sequence, past.signature, -1, describe(call), peer, sends};
+    call.root = peer;
+    call.is_send = sends;
+    call.count = op.count;
+    for (int type = 0; type < weftNumTypes; ++type) {
+      if (op.type == kTypes[type].name) call.type = static_cast<weftDataType_t>(type);
+    }
+    return Doing{sequence, signature(call), -1, describe(call), peer, sends};
   }
   return std::nullopt;
 }

@@ -104,7 +104,7 @@ class Engine {
 
   // What this rank called as a collective that is over, as far back as is remembered. Lock held.
   std::optional<Doing> past(uint32_t sequence) const;
-  // The same of a point-to-point call.
+  // The same of a point-to-point call, as the flight recorder has it.
   std::optional<Doing> past_pair(uint32_t sequence, int peer, bool sends) const;
 
   // The lock, for one who needs the engine for a moment: whoever waits in it gives way at its next pause, so that this
@@ -184,16 +184,7 @@ class Engine {
     uint32_t sequence = UINT32_MAX, signature = 0;
   };
   std::array<Past, RecorderMemory::kSlots> past_;  // by sequence, of collectives that ended well
-  struct PastPair {
-    uint32_t sequence = 0, signature = 0;
-    int peer = -1;
-    bool sends = false;
-    weftDataType_t type = weftUint8;
-    size_t count = 0;
-  };
-  std::array<PastPair, RecorderMemory::kSlots> past_pairs_;  // point-to-point calls that ended well, the last ones
-  uint64_t pairs_over_ = 0;
-  uint64_t small_ticket_ = 0;  // the recorder's, of the small call that runs
+  uint64_t small_ticket_ = 0;                      // the recorder's, of the small call that runs
   std::atomic<uint64_t> operations_{0}, failures_{0};
 };
 

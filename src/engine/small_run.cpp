@@ -121,7 +121,7 @@ bool Engine::run_small(const SmallRecord& record, const CallHead& call, Status* 
 Doing SmallRun::doing() const {
   Call whole;
   static_cast<CallHead&>(whole) = call;
-  return {sequence, record.signature, op->wire == nullptr ? -1 : op->wire->peer(), describe(whole), -1, false};
+  return {sequence, record.signature, op->wire == nullptr ? -1 : op->wire->peer(), describe(whole)};
 }
 
 bool Engine::small_send(const SmallOp& op, const MessageId& id, const std::byte* src, Wait& wait, const SmallRun& now) {
@@ -143,7 +143,8 @@ void Engine::send_view(const SmallOp& op, const MessageId& id, std::byte* src, s
   view.piece = {src, op.bytes};
   view.request.id = id;
   view.request.source = {&view.piece, 1, op.bytes};
-  op.ring->send_view(view.request);
+  view.request.in_place = true;
+  op.wire->send(view.request);
 }
 
 // Messages that nobody asked for may be of an operation that this rank has ended as another call; then the

@@ -25,10 +25,7 @@ uint64_t position_of(const Hierarchy& tree, int rank) {
   return place;
 }
 
-uint64_t blend(uint64_t seed, uint64_t value) {
-  seed ^= value + 0x9e3779b97f4a7c15 + (seed << 12) + (seed >> 4);
-  return seed * 0xd6e8feb86659fd93;
-}
+uint64_t blend(uint64_t seed, uint64_t value) { return mix(seed ^ mix(value)); }
 
 class Builder {
  public:

@@ -8,13 +8,6 @@
 namespace weft::simulation {
 namespace {
 
-uint64_t mix(uint64_t value) {  // the finaliser of splitmix64
-  value += 0x9e3779b97f4a7c15;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
-  return value ^ (value >> 31);
-}
-
 class Refinement {
  public:
   Refinement(const Hierarchy& tree, std::span<const uint64_t> initial, std::span<const uint32_t> begin,

@@ -376,12 +376,6 @@ std::string Writer::write() {
 
 }  // namespace
 
-bool looks_like_xml(std::string_view text) {
-  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  return first != std::string_view::npos && text[first] == '<';
-}
-
 Result<MachineFile> parse_machine(std::string_view text, const std::string& file) { return Reader(file).read(text); }
 
 std::string to_xml(const Machine& machine) { return Writer(machine).write(); }

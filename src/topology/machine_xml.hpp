@@ -28,8 +28,6 @@ struct MachineFile {
   std::string warning;
 };
 
-// Whether a text is meant to be XML.
-bool looks_like_xml(std::string_view text);
 // What is missing gets NCCL's defaults; what is no XML, or no <system version="1">, is weftInvalidArgument.
 Result<MachineFile> parse_machine(std::string_view text, const std::string& file);
 // What parse_machine reads back, and NCCL's own, simpler parser, too: no declaration, no tabs.

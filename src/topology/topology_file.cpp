@@ -153,8 +153,7 @@ Status Reader::hosts(const json& value) {
 
 Result<TopologyFile> Reader::read(std::string_view text) {
   const json all = json::parse(text, nullptr, false);
-  const size_t angle = text.find('<');
-  if (all.is_discarded() && angle != std::string_view::npos && text.find_first_not_of(" \t\r\n") == angle) {
+  if (all.is_discarded() && looks_like_xml(text)) {
     return error(weftInvalidArgument,
                  "{}: XML, which tells of one machine and not of a job's ranks (weft-info --topology shows it); legal: "
                  "JSON, as weft-probe writes it",
@@ -186,6 +185,12 @@ Result<TopologyFile> Reader::read(std::string_view text) {
 }  // namespace
 
 Result<TopologyFile> parse_topology(std::string_view text, const std::string& file) { return Reader(file).read(text); }
+
+bool looks_like_xml(std::string_view text) {
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  return first != std::string_view::npos && text[first] == '<';
+}
 
 Result<std::string> read_text(const std::string& path) {
   std::error_code failed;

@@ -40,6 +40,8 @@ struct TopologyFile {
 Result<TopologyFile> parse_topology(std::string_view text, const std::string& file);
 // Of up to 64 MiB.
 Result<std::string> read_text(const std::string& path);
+// Whether it is meant to be XML: then it is of a machine (machine_xml.hpp).
+bool looks_like_xml(std::string_view text);
 // An empty path: nothing is known.
 Result<TopologyFile> read_topology(const std::string& path);
 // Of given ranks. The hosts are not among it.

@@ -6,12 +6,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "plural.hpp"
+
 namespace weft::info {
 namespace {
-
-std::string plural(size_t count, const std::string& name) {
-  return fmt::format("{} {}{}", count, name, count == 1 ? "" : "s");
-}
 
 std::string speed(const Pci& pci) { return fmt::format("PCIe x{}, {:.3g} GB/s", pci.width, bandwidth_of(pci)); }
 

@@ -6,6 +6,8 @@
 #include <iterator>
 #include <vector>
 
+#include "plural.hpp"
+
 namespace weft::info {
 namespace {
 
@@ -27,10 +29,6 @@ std::string ranges(const std::vector<int>& ranks) {
     if (end > i + 1) text += fmt::format("-{}", ranks[end - 1]);
   }
   return text;
-}
-
-std::string plural(size_t count, const std::string& name) {
-  return fmt::format("{} {}{}", count, name, count == 1 ? "" : "s");
 }
 
 // The ranks of each group of a level.

@@ -80,7 +80,6 @@ int run(const Row& row) {
              fmt::format("{} {}", row.collective, row.algorithm).substr(0, 40), ranks,
              options.sharing == Sharing::fair ? "fair" : "fifo", result->simulated_ranks,
              fmt::format("{}{}", result->sampled ? "~" : "", result->classes), result->events, result->microseconds,
-
              result->cpu_seconds > 0 ? static_cast<double>(result->events) / result->cpu_seconds / 1e6 : 0);
   std::fflush(stdout);
   return 0;

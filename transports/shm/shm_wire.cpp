@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #include <cerrno>
 #include <random>
@@ -281,41 +280,33 @@ std::byte* ShmWire::map(const ViewPiece& view) {
   return found->second.base + view.address;
 }
 
-bool ShmWire::push(uint64_t address, const std::byte* from, size_t bytes) {
-  while (bytes > 0 && error_.kind == WireError::Kind::none) {
-    iovec local{const_cast<std::byte*>(from), bytes}, remote{reinterpret_cast<void*>(address), bytes};
-    const ssize_t put = ::process_vm_writev(peer_pid_, &local, 1, &remote, 1, 0);
-    if (put <= 0) {
-      const int number = errno;
-      fail(number == ESRCH ? WireError::Kind::closed : WireError::Kind::broken,
-           number == ESRCH ? "the peer died" : system_error(number, "shm: process_vm_writev").message());
-    } else {
-      from += put;
-      address += static_cast<size_t>(put);
-      bytes -= static_cast<size_t>(put);
-    }
-  }
-  return bytes == 0;
+bool ShmWire::pull(const ViewPiece& view, size_t offset, std::byte* to, size_t bytes) {
+  return copy(::process_vm_readv, "process_vm_readv", to, view.address + offset, bytes, rings_.rx.header()->revoked);
 }
 
-bool ShmWire::pull(const ViewPiece& view, size_t offset, std::byte* to, size_t bytes) {
-  if (error_.kind != WireError::Kind::none) return false;
-  while (bytes > 0) {
-    iovec local{to, bytes}, remote{reinterpret_cast<void*>(view.address + offset), bytes};
-    const ssize_t got = ::process_vm_readv(peer_pid_, &local, 1, &remote, 1, 0);
-    if (got <= 0) {
-      // One that gave up may have freed the memory, too.
+bool ShmWire::push(uint64_t address, const std::byte* from, size_t bytes) {
+  return copy(::process_vm_writev, "process_vm_writev", const_cast<std::byte*>(from), address, bytes,
+              rings_.tx.header()->withdrawn);
+}
+
+// One that gave up may have freed the memory, too.
+bool ShmWire::copy(Copier call, const char* name, std::byte* ours, uint64_t theirs, size_t bytes,
+                   const std::atomic<uint32_t>& gave_up) {
+  while (bytes > 0 && error_.kind == WireError::Kind::none) {
+    iovec local{ours, bytes}, remote{reinterpret_cast<void*>(theirs), bytes};
+    const ssize_t done = call(peer_pid_, &local, 1, &remote, 1, 0);
+    if (done <= 0) {
       const int number = errno;
-      const bool gone = number == ESRCH || rings_.rx.header()->revoked.load(std::memory_order_acquire) != 0;
+      const bool gone = number == ESRCH || gave_up.load(std::memory_order_acquire) != 0;
       fail(gone ? WireError::Kind::closed : WireError::Kind::broken,
-           gone ? "the peer died, or gave up" : system_error(number, "shm: process_vm_readv").message());
+           gone ? "the peer died, or gave up" : system_error(number, std::string("shm: ") + name).message());
       return false;
     }
-    to += got;
-    offset += static_cast<size_t>(got);
-    bytes -= static_cast<size_t>(got);
+    ours += done;
+    theirs += static_cast<size_t>(done);
+    bytes -= static_cast<size_t>(done);
   }
-  return true;
+  return bytes == 0;
 }
 
 }  // namespace weft

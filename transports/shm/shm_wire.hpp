@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #include <deque>
 #include <functional>
@@ -62,6 +63,9 @@ class ShmWire final : public RingWire {
   void map_rings(int fd, size_t data_bytes);
   void make_rings();
   void test_pull(const Record& token);
+  using Copier = decltype(&::process_vm_readv);
+  bool copy(Copier call, const char* name, std::byte* ours, uint64_t theirs, size_t bytes,
+            const std::atomic<uint32_t>& gave_up);
   void tell_freed();
 
   TransportContext context_;

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <random>
 
+#include "mutations.hpp"
 #include "topology/machine_detect.hpp"
 #include "topology/machine_xml.hpp"
 
@@ -131,23 +132,7 @@ TEST(MachineXml, Mutations) {
     }
     int read = 0;
     for (int i = 0; i < 3000; ++i) {
-      std::string text = whole;
-      for (uint32_t changes = 1 + random() % 6; changes > 0; --changes) {
-        const size_t at = random() % text.size();
-        switch (random() % 4) {
-          case 0:
-            text[at] = static_cast<char>(random());
-            break;
-          case 1:
-            text.erase(at, 1 + random() % 8);
-            break;
-          case 2:
-            text.insert(at, whole.substr(random() % whole.size(), random() % 40));
-            break;
-          default:
-            text.insert(at, std::to_string(random()));
-        }
-      }
+      const std::string text = mutated(whole, random, 6, 40);
       if (auto file = parse_machine(text, "test.xml"); file.ok()) {
         ++read;
         const std::string written = to_xml(file->machine);

@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "mutations.hpp"
 #include "tuner/cost_model.hpp"
 
 namespace weft {
@@ -95,23 +96,7 @@ TEST(TopologyFile, Mutations) {
   const std::string whole = kWhole;
   int read = 0;
   for (int i = 0; i < 20000; ++i) {
-    std::string text = whole;
-    for (uint32_t changes = 1 + random() % 3; changes > 0; --changes) {
-      const size_t at = random() % text.size();
-      switch (random() % 4) {
-        case 0:
-          text[at] = static_cast<char>(random());
-          break;
-        case 1:
-          text.erase(at, 1 + random() % 8);
-          break;
-        case 2:
-          text.insert(at, whole.substr(random() % whole.size(), random() % 12));
-          break;
-        default:
-          text.insert(at, std::to_string(random()));
-      }
-    }
+    const std::string text = mutated(whole, random, 3, 12);
     if (auto file = parse_topology(text, "test.json"); file.ok()) {
       ++read;
       if (file->ranks < 1000) static_cast<void>(to_json(topology_of(*file)));
